@@ -1,0 +1,54 @@
+"""Canonical bytes, digests and idempotency keys.
+
+Canonical JSON is RFC 8785 restricted to strings, integers, booleans, null, lists and objects with string
+keys. Floats are refused: money is micro-dollars, time is milliseconds. Under that restriction sorted keys
+and no white space are byte-equal to JCS for ASCII keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+DIGEST_PREFIX = "sha256:"
+
+
+def canonical(value: Any) -> bytes:
+    """The canonical UTF-8 bytes of ``value``. Raises TypeError on floats and other types."""
+    _refuse_floats(value)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode(
+        "utf-8", "surrogatepass"
+    )
+
+
+def _refuse_floats(value: Any) -> None:
+    if isinstance(value, float):
+        raise TypeError(f"{value!r} is a float; canonical JSON holds integers only (use milli- or micro-units)")
+    if isinstance(value, Mapping):
+        for key, item in value.items():  # type: ignore[reportUnknownVariableType]
+            if not isinstance(key, str):
+                raise TypeError(f"object key {key!r} is not a string")
+            _refuse_floats(item)
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        for item in value:  # type: ignore[reportUnknownVariableType]
+            _refuse_floats(item)
+
+
+def digest_bytes(data: bytes) -> str:
+    """``sha256:<hex>`` of raw bytes."""
+    return DIGEST_PREFIX + hashlib.sha256(data).hexdigest()
+
+
+def digest(value: Any) -> str:
+    """``sha256:<hex>`` of the canonical bytes of ``value``."""
+    return digest_bytes(canonical(value))
+
+
+def call_key(trajectory_id: str, turn: int, ordinal: int, tool: str, arguments: Any) -> str:
+    """The idempotency key of one call: a digest of inputs fixed before the model's text could matter.
+
+    A key the model supplies is never used (DESIGN section 6).
+    """
+    return digest([trajectory_id, turn, ordinal, tool, arguments])

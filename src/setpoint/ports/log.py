@@ -1,0 +1,146 @@
+"""Append at an expected position; read; lease.
+
+One stream per trajectory. The unit of durability is ``append``: all events of one call go down together or not at
+all. Events chain by hash: ``hash = sha256(canonical envelope without "hash")`` where ``prev`` is the hash of the
+event before (or 64 zeros). The stored ``data`` is canonical JSON text, so the chain is checked on bytes.
+
+Promises every adapter keeps (each sentence has a conformance test):
+
+- ``append`` with another head than the stream has raises HeadMoved; with a stale fence raises LeaseLost; in both
+  cases nothing was written.
+- ``durable=True`` returns only once the events (and every earlier one of the stream) survive a power cut;
+  ``durable=False`` returns at once, keeps order, and becomes durable with the next durable append or ``flush``.
+- Concurrent durable appends of many streams share syncs.
+- ``read`` verifies the chain and raises LogCorrupt naming stream and seq; nothing is repaired.
+- A lease is exclusive; ``claim`` on a lease whose owner process is provably dead succeeds at once, on a live one raises
+  LeaseLost; each claim raises the fencing token.
+- A full disk, a locked or read-only database raises StoreFault, and nothing acknowledged is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+ZERO_HASH = "sha256:" + "0" * 64
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An event to append: the store adds seq, prev and hash. ``data`` is canonical JSON."""
+
+    turn: int
+    type: str
+    data: bytes
+    at: str  # RFC 3339 UTC with milliseconds, e.g. 2026-01-01T00:00:00.000Z
+    v: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An event as the log holds it."""
+
+    stream: str
+    seq: int
+    turn: int
+    type: str
+    v: int
+    at: str
+    prev: str
+    hash: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Position after the last event: the number of events and the last hash."""
+
+    seq: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    stream: str
+    fence: int
+    owner: str
+    expires_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folded record at a position; ``hash`` is the event hash there, so a checkpoint cannot be moved."""
+
+    seq: int
+    hash: str
+    record: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    stream: str
+    kind: str
+    seq: int
+    created_at: str
+    updated_at: str
+
+
+class Log(Protocol):
+    durability: str  # power | process | none
+
+    def create(self, stream: str, kind: str) -> None:
+        """A new empty stream; StoreFault when it exists."""
+        ...
+
+    async def append(
+        self,
+        lease: Lease,
+        expected: Head,
+        events: Sequence[Draft],
+        *,
+        durable: bool = True,
+        payloads: Sequence[bytes] = (),
+        checkpoint: bytes | None = None,
+    ) -> Head:
+        """Append in one transaction, with content-addressed payloads and optionally a checkpoint at the new head."""
+        ...
+
+    async def flush(self, stream: str) -> None:
+        """Make everything appended so far durable."""
+        ...
+
+    def head(self, stream: str) -> Head: ...
+
+    def read(self, stream: str, after: int = 0, *, prev: str = ZERO_HASH) -> Iterator[Stored]:
+        """Verified events with seq > ``after``; ``prev`` is the hash the first must chain to."""
+        ...
+
+    def payload(self, digest: str) -> bytes:
+        """Bytes of ``sha256:...``; StoreFault when unknown, LogCorrupt when they do not match."""
+        ...
+
+    def checkpoint(self, stream: str) -> Checkpoint | None: ...
+
+    def streams(self, kind: str | None = None) -> list[StreamInfo]:
+        """Newest first."""
+        ...
+
+    def claim(self, stream: str, owner: str, ttl_ms: int) -> Lease: ...
+
+    def renew(self, lease: Lease, ttl_ms: int) -> Lease: ...
+
+    def release(self, lease: Lease) -> None: ...
+
+    def holder(self, stream: str) -> Lease | None:
+        """Who holds the lease now, None when nobody does."""
+        ...
+
+    # A mailbox for requests from outside the owner: pause, cancel, kill, answer. Durable, ordered, deduplicated by key.
+    def deliver(self, stream: str, key: str, data: bytes) -> bool:
+        """False when a message of that key was delivered before."""
+        ...
+
+    def inbox(self, stream: str, after: int = 0) -> list[tuple[int, str, bytes]]: ...
+
+    async def close(self) -> None: ...
