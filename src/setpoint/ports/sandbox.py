@@ -14,34 +14,30 @@ Promises every adapter keeps (each sentence has a conformance test):
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
-Tier = Literal["none", "namespaces", "container"]
-TIERS: tuple[Tier, ...] = ("none", "namespaces", "container")  # ascending strength
+from setpoint.kernel.contract import TIERS, Limits, Mount, Tier
+
+__all__ = [
+    "SEALED_AT",
+    "TIERS",
+    "WORKSPACE_AT",
+    "Action",
+    "BindView",
+    "Captured",
+    "Finished",
+    "Limits",
+    "Mount",
+    "OverlayView",
+    "Sandbox",
+    "SandboxReport",
+    "Scratch",
+    "Tier",
+    "View",
+]
 
 WORKSPACE_AT = "/workspace"
 SEALED_AT = "/sealed"
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A read-only host path shown inside at ``at``."""
-
-    host: str
-    at: str
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of one action; every field is enforced or named in ``SandboxReport.unenforced``."""
-
-    wall_ms: int = 60_000
-    cpu_ms: int = 60_000
-    memory_bytes: int = 1 << 30
-    pids: int = 128
-    output_bytes: int = 64 * 1024  # kept of each stream: half head, half tail
-    output_kill_bytes: int = 16 << 20  # an action that writes more than this is ended
-    disk_bytes: int = 1 << 30
 
 
 class Scratch(Protocol):
