@@ -1,0 +1,395 @@
+"""Every fact the log can hold, one closed union (law L3).
+
+An event holds strings, integers, booleans, null, lists and objects only: no floats, so that its canonical JSON is
+unique. ``encode`` gives the canonical bytes that go into the log and under the hash. A long text is replaced by its
+``Ref``: the bytes lie in the content-addressed store.
+
+``v`` of the envelope is ``SCHEMA_VERSION``; a change that older readers cannot fold raises it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from setpoint.kernel.errors import LogCorrupt
+
+SCHEMA_VERSION: Final = 1
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of all events. The type name on the wire is the class name."""
+
+
+class Ref(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Bytes kept in the content-addressed store."""
+
+    ref: str  # sha256:...
+    bytes: int
+
+
+class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A delta item on the wire."""
+
+    address: str
+    distance: int
+    verdict: str
+    hard: bool = False
+    reason: str = ""
+
+
+class FailureItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    name: str
+    message: str = ""
+
+
+# Acceptance
+
+
+class TaskAccepted(Event):
+    """The contract, pinned. ``task`` refers to the canonical document."""
+
+    name: str
+    task: Ref
+    task_digest: str
+    workspace: str
+    base_digest: str
+    exposure: str  # e.g. "H30 S2 A1"
+    required_level: str
+    models: list[str]
+    tier: str
+    rung: str
+    runtime: str  # version of the runtime
+    parent: str = ""  # the trajectory this one retries or forks
+    fork_turn: int = 0
+
+
+# A turn
+
+
+class TurnStarted(Event):
+    """Phase 1 said yes. ``elapsed_ms`` is active wall time so far; ``stage`` is nominal | steer | restrict."""
+
+    elapsed_ms: int
+    stage: str = "nominal"
+
+
+class ContextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    zone: str
+    name: str
+    digest: str
+    tokens: int
+
+
+class ContextBuilt(Event):
+    """The prompt as ordered references plus hash, never as a copy."""
+
+    digest: str
+    tokens: int
+    parts: list[ContextPart]
+
+
+class ModelReplied(Event):
+    """A proposer's reply, verbatim: inline when small, else ``reply_ref``."""
+
+    route: str
+    stop: str
+    reply: dict[str, Any] | None = None
+    reply_ref: Ref | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    usd_micros: int = 0
+    latency_ms: int = 0
+    model: str = ""
+    cursor: int | None = None
+
+
+class ModelFailed(Event):
+    """A model call that gave no proposal; its spent tokens are charged all the same."""
+
+    route: str
+    kind: str
+    message: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    usd_micros: int = 0
+    latency_ms: int = 0
+    retry_after_ms: int = 0
+    cursor: int | None = None
+
+
+class Authorized(Event):
+    """The gate permitted this call. ``items`` are the delta items it may work on."""
+
+    ordinal: int
+    tool: str
+    call_digest: str
+    effect: str
+    items: list[str] = []
+    path: str = ""
+
+
+class Refused(Event):
+    """The gate, or parsing, said no. Nothing outside changed."""
+
+    ordinal: int
+    tool: str
+    gate: str
+    reason: str
+    message: str
+    pointer: str = ""
+    call_digest: str = ""
+
+
+class ToolIntent(Event):
+    """Durable before dispatch (law L2). Arguments are inline when small, else ``arguments_ref``."""
+
+    ordinal: int
+    tool: str
+    call_digest: str
+    key: str
+    effect: str
+    arguments: dict[str, Any] | None = None
+    arguments_ref: Ref | None = None
+    items: list[str] = []
+    attempt: int = 1
+
+
+class ToolResult(Event):
+    """What came back. ``text`` is the shaped, redacted observation; the full output is a payload when kept."""
+
+    ordinal: int
+    tool: str
+    status: str  # COMPLETED | TRUNCATED | TRANSPORT_FAILURE
+    text: str | Ref = ""
+    exit_code: int | None = None
+    reason: str = ""
+    duration_ms: int = 0
+    output_bytes: int = 0
+    output_sha256: str = ""
+    attempt: int = 1
+
+
+class EvidenceRecorded(Event):
+    """A verdict of a check the runtime ran. ``phase`` is baseline | turn | final."""
+
+    check: str
+    level: str
+    verdict: str
+    fingerprint: str
+    check_digest: str
+    distance: int = 0
+    reason: str = ""
+    collected: int | None = None
+    passed: int = 0
+    failed: int = 0
+    errors: int = 0
+    skipped: int = 0
+    failures: list[FailureItem] = []
+    output_sha256: str = ""
+    duration_ms: int = 0
+    phase: str = "turn"
+
+
+class DeltaMeasured(Event):
+    """The delta of one state; ``progress`` is [hard violations, unmet criteria, weighted debt]."""
+
+    fingerprint: str
+    progress: tuple[int, int, int]
+    items: list[Item] = []
+
+
+class SavepointKept(Event):
+    """The attempt became the staged state."""
+
+    savepoint: int
+    fingerprint: str
+    changed: int  # number of changed paths against the base
+    paths: list[str] = []  # the first of them
+
+
+class RolledBack(Event):
+    """Workspace and context went back together, as one fact. ``note`` is all that the next prompt holds of it."""
+
+    savepoint: int  # the savepoint that stands now
+    reason: str  # invariant | postcondition | missing | stall | operator | interrupted | change_rejected
+    note: str = ""
+    blocked: str = ""  # digest of the proposal that will not be tried again
+
+
+class ClaimRejected(Event):
+    """`complete_task` asked for judgement and the evidence said no."""
+
+    note: str
+    items: list[str] = []
+
+
+class Routed(Event):
+    """Another route is taken from now on."""
+
+    route: str
+    index: int
+    reason: str
+
+
+class Stalled(Event):
+    """No progress by this route. ``tier`` is steer | backtrack | next_model | ask | halt."""
+
+    tier: str
+    reason: str
+    message: str
+
+
+# People and control
+
+
+class QuestionAsked(Event):
+    question_id: str
+    question: str
+    source: str = "model"  # model | runtime
+
+
+class QuestionAnswered(Event):
+    question_id: str
+    answer: str
+    by: str
+
+
+class ControlRequested(Event):
+    """A person asked for pause | resume | cancel | kill | rollback; applied at a turn boundary (kill excepted)."""
+
+    request_id: str
+    action: str
+    by: str
+    argument: str = ""
+
+
+class ControlApplied(Event):
+    request_id: str
+    action: str
+
+
+# The end
+
+
+class CommitPlanned(Event):
+    """Intent of the journalled apply to the user's tree; durable before it starts."""
+
+    commit_id: str
+    savepoint: int
+    fingerprint: str
+
+
+class Committed(Event):
+    commit_id: str
+    fingerprint: str
+    state_digest: str
+    changed: int
+    paths: list[str] = []
+
+
+class Undone(Event):
+    """A commit was taken back by a person; the tree is its pre-image again."""
+
+    commit_id: str
+    by: str
+    changed: int
+
+
+class Certified(Event):
+    """A certificate over every event before this one was signed; its bytes are the payload."""
+
+    certificate: Ref
+    keyid: str
+    level: str
+
+
+class Finished(Event):
+    """Terminal. ``state`` is COMPLETED | FAILED | CANCELLED; ``code`` the exit code of INTERFACE section 4."""
+
+    state: str
+    reason: str
+    message: str
+    code: int
+
+
+# Durability
+
+
+class LeaseClaimed(Event):
+    owner: str
+    fence: int
+
+
+class DriftFound(Event):
+    """Something the log rests on is not what it was: workspace, sealed files, runtime, prompt template."""
+
+    what: str
+    expected: str
+    found: str
+    decision: str  # refuse | cross_over
+
+
+class CheckpointWritten(Event):
+    """A record snapshot was stored at this position, after the workspace savepoint it names was durable."""
+
+    savepoint: int
+
+
+EventUnion = (
+    TaskAccepted
+    | TurnStarted
+    | ContextBuilt
+    | ModelReplied
+    | ModelFailed
+    | Authorized
+    | Refused
+    | ToolIntent
+    | ToolResult
+    | EvidenceRecorded
+    | DeltaMeasured
+    | SavepointKept
+    | RolledBack
+    | ClaimRejected
+    | Routed
+    | Stalled
+    | QuestionAsked
+    | QuestionAnswered
+    | ControlRequested
+    | ControlApplied
+    | CommitPlanned
+    | Committed
+    | Undone
+    | Certified
+    | Finished
+    | LeaseClaimed
+    | DriftFound
+    | CheckpointWritten
+)
+
+EVENT_TYPES: Final[dict[str, type[Event]]] = {cls.__name__: cls for cls in EventUnion.__args__}
+
+_encoder = msgspec.json.Encoder(order="sorted")
+_decoders: Final = {name: msgspec.json.Decoder(cls) for name, cls in EVENT_TYPES.items()}
+
+
+def encode(event: Event) -> bytes:
+    """Canonical JSON of the event's data. Lone surrogates in text are a bug of the caller: ValueError."""
+    return _encoder.encode(event)
+
+
+def decode(type_name: str, data: bytes) -> EventUnion:
+    """The event of one stored row. LogCorrupt when the type is unknown or the data does not fit it."""
+    decoder = _decoders.get(type_name)
+    if decoder is None:
+        raise LogCorrupt(
+            f"the log holds an event of unknown type {type_name!r}",
+            hint="It was written by another version of Setpoint; use that version to read it.",
+        )
+    try:
+        return decoder.decode(data)  # type: ignore[return-value]
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise LogCorrupt(f"an event of type {type_name} does not fit its schema: {error}") from error
