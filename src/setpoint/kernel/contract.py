@@ -200,7 +200,7 @@ class ApprovalRule:
 class Policy:
     commit: CommitPolicy = "converged"
     stall_after: int = 4
-    on_stall: tuple[StallStep, ...] = ("next_model", "ask")
+    on_stall: tuple[StallStep, ...] = ("next_model",)
     approve: tuple[ApprovalRule, ...] = ()
     drift: DriftPolicy = "detect"
 

@@ -47,7 +47,7 @@ class FailureItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 # Acceptance
 
 
-class TaskAccepted(Event):
+class TaskAccepted(Event, frozen=True):
     """The contract, pinned. ``task`` refers to the canonical document."""
 
     name: str
@@ -68,7 +68,7 @@ class TaskAccepted(Event):
 # A turn
 
 
-class TurnStarted(Event):
+class TurnStarted(Event, frozen=True):
     """Phase 1 said yes. ``elapsed_ms`` is active wall time so far; ``stage`` is nominal | steer | restrict."""
 
     elapsed_ms: int
@@ -82,15 +82,16 @@ class ContextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
     tokens: int
 
 
-class ContextBuilt(Event):
+class ContextBuilt(Event, frozen=True):
     """The prompt as ordered references plus hash, never as a copy."""
 
     digest: str
     tokens: int
-    parts: list[ContextPart]
+    parts: list[ContextPart] = []  # those with bytes of their own; the others are projected again from the record
+    observations: list[str] = []  # "turn.ordinal" of the observations that entered
 
 
-class ModelReplied(Event):
+class ModelReplied(Event, frozen=True):
     """A proposer's reply, verbatim: inline when small, else ``reply_ref``."""
 
     route: str
@@ -106,7 +107,7 @@ class ModelReplied(Event):
     cursor: int | None = None
 
 
-class ModelFailed(Event):
+class ModelFailed(Event, frozen=True):
     """A model call that gave no proposal; its spent tokens are charged all the same."""
 
     route: str
@@ -121,7 +122,7 @@ class ModelFailed(Event):
     cursor: int | None = None
 
 
-class Authorized(Event):
+class Authorized(Event, frozen=True):
     """The gate permitted this call. ``items`` are the delta items it may work on."""
 
     ordinal: int
@@ -132,7 +133,7 @@ class Authorized(Event):
     path: str = ""
 
 
-class Refused(Event):
+class Refused(Event, frozen=True):
     """The gate, or parsing, said no. Nothing outside changed."""
 
     ordinal: int
@@ -144,7 +145,7 @@ class Refused(Event):
     call_digest: str = ""
 
 
-class ToolIntent(Event):
+class ToolIntent(Event, frozen=True):
     """Durable before dispatch (law L2). Arguments are inline when small, else ``arguments_ref``."""
 
     ordinal: int
@@ -158,7 +159,7 @@ class ToolIntent(Event):
     attempt: int = 1
 
 
-class ToolResult(Event):
+class ToolResult(Event, frozen=True):
     """What came back. ``text`` is the shaped, redacted observation; the full output is a payload when kept."""
 
     ordinal: int
@@ -173,7 +174,7 @@ class ToolResult(Event):
     attempt: int = 1
 
 
-class EvidenceRecorded(Event):
+class EvidenceRecorded(Event, frozen=True):
     """A verdict of a check the runtime ran. ``phase`` is baseline | turn | final."""
 
     check: str
@@ -194,7 +195,7 @@ class EvidenceRecorded(Event):
     phase: str = "turn"
 
 
-class DeltaMeasured(Event):
+class DeltaMeasured(Event, frozen=True):
     """The delta of one state; ``progress`` is [hard violations, unmet criteria, weighted debt]."""
 
     fingerprint: str
@@ -202,7 +203,7 @@ class DeltaMeasured(Event):
     items: list[Item] = []
 
 
-class SavepointKept(Event):
+class SavepointKept(Event, frozen=True):
     """The attempt became the staged state."""
 
     savepoint: int
@@ -211,23 +212,30 @@ class SavepointKept(Event):
     paths: list[str] = []  # the first of them
 
 
-class RolledBack(Event):
+class RolledBack(Event, frozen=True):
     """Workspace and context went back together, as one fact. ``note`` is all that the next prompt holds of it."""
 
     savepoint: int  # the savepoint that stands now
+    fingerprint: str  # of that savepoint
     reason: str  # invariant | postcondition | missing | stall | operator | interrupted | change_rejected
     note: str = ""
     blocked: str = ""  # digest of the proposal that will not be tried again
 
 
-class ClaimRejected(Event):
+class TurnEnded(Event, frozen=True):
+    """The turn is over. ``outcome`` is kept | rolled_back | unchanged | refused | model_failed | asked | finished."""
+
+    outcome: str
+
+
+class ClaimRejected(Event, frozen=True):
     """`complete_task` asked for judgement and the evidence said no."""
 
     note: str
     items: list[str] = []
 
 
-class Routed(Event):
+class Routed(Event, frozen=True):
     """Another route is taken from now on."""
 
     route: str
@@ -235,7 +243,7 @@ class Routed(Event):
     reason: str
 
 
-class Stalled(Event):
+class Stalled(Event, frozen=True):
     """No progress by this route. ``tier`` is steer | backtrack | next_model | ask | halt."""
 
     tier: str
@@ -246,19 +254,19 @@ class Stalled(Event):
 # People and control
 
 
-class QuestionAsked(Event):
+class QuestionAsked(Event, frozen=True):
     question_id: str
     question: str
     source: str = "model"  # model | runtime
 
 
-class QuestionAnswered(Event):
+class QuestionAnswered(Event, frozen=True):
     question_id: str
     answer: str
     by: str
 
 
-class ControlRequested(Event):
+class ControlRequested(Event, frozen=True):
     """A person asked for pause | resume | cancel | kill | rollback; applied at a turn boundary (kill excepted)."""
 
     request_id: str
@@ -267,7 +275,7 @@ class ControlRequested(Event):
     argument: str = ""
 
 
-class ControlApplied(Event):
+class ControlApplied(Event, frozen=True):
     request_id: str
     action: str
 
@@ -275,7 +283,7 @@ class ControlApplied(Event):
 # The end
 
 
-class CommitPlanned(Event):
+class CommitPlanned(Event, frozen=True):
     """Intent of the journalled apply to the user's tree; durable before it starts."""
 
     commit_id: str
@@ -283,7 +291,7 @@ class CommitPlanned(Event):
     fingerprint: str
 
 
-class Committed(Event):
+class Committed(Event, frozen=True):
     commit_id: str
     fingerprint: str
     state_digest: str
@@ -291,7 +299,7 @@ class Committed(Event):
     paths: list[str] = []
 
 
-class Undone(Event):
+class Undone(Event, frozen=True):
     """A commit was taken back by a person; the tree is its pre-image again."""
 
     commit_id: str
@@ -299,7 +307,7 @@ class Undone(Event):
     changed: int
 
 
-class Certified(Event):
+class Certified(Event, frozen=True):
     """A certificate over every event before this one was signed; its bytes are the payload."""
 
     certificate: Ref
@@ -307,7 +315,7 @@ class Certified(Event):
     level: str
 
 
-class Finished(Event):
+class Finished(Event, frozen=True):
     """Terminal. ``state`` is COMPLETED | FAILED | CANCELLED; ``code`` the exit code of INTERFACE section 4."""
 
     state: str
@@ -319,12 +327,12 @@ class Finished(Event):
 # Durability
 
 
-class LeaseClaimed(Event):
+class LeaseClaimed(Event, frozen=True):
     owner: str
     fence: int
 
 
-class DriftFound(Event):
+class DriftFound(Event, frozen=True):
     """Something the log rests on is not what it was: workspace, sealed files, runtime, prompt template."""
 
     what: str
@@ -333,7 +341,7 @@ class DriftFound(Event):
     decision: str  # refuse | cross_over
 
 
-class CheckpointWritten(Event):
+class CheckpointWritten(Event, frozen=True):
     """A record snapshot was stored at this position, after the workspace savepoint it names was durable."""
 
     savepoint: int
@@ -353,6 +361,7 @@ EventUnion = (
     | DeltaMeasured
     | SavepointKept
     | RolledBack
+    | TurnEnded
     | ClaimRejected
     | Routed
     | Stalled

@@ -1,0 +1,566 @@
+"""The record of a trajectory, and ``fold(record, turn, event)``: state is the fold of the log and nothing else (L3).
+
+The record (the Agent Control Block) is bounded whatever the horizon, so that a fold step costs the same at turn 10
+and turn 10,000. Folding calls no model, no tool, no clock. Only events change it; no text of a model does (R221).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from setpoint.kernel import limits
+from setpoint.kernel.errors import IllegalTransition
+from setpoint.kernel.events import (
+    Authorized,
+    Certified,
+    CheckpointWritten,
+    ClaimRejected,
+    CommitPlanned,
+    Committed,
+    ContextBuilt,
+    ControlApplied,
+    ControlRequested,
+    DeltaMeasured,
+    DriftFound,
+    Event,
+    EvidenceRecorded,
+    Finished,
+    Item,
+    LeaseClaimed,
+    ModelFailed,
+    ModelReplied,
+    QuestionAnswered,
+    QuestionAsked,
+    Ref,
+    Refused,
+    RolledBack,
+    Routed,
+    SavepointKept,
+    Stalled,
+    TaskAccepted,
+    ToolIntent,
+    ToolResult,
+    TurnEnded,
+    TurnStarted,
+    Undone,
+)
+from setpoint.kernel.keys import digest_bytes
+from setpoint.kernel.transitions import TERMINAL, State, is_legal
+
+
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """One recent call for the progress rules: what was proposed, over which state, with what outcome."""
+
+    turn: int
+    call_digest: str
+    state: str
+    outcome: str
+
+
+class InFlight(msgspec.Struct, frozen=True, array_like=True):
+    """A dispatched call whose result is not recorded: in doubt after a crash."""
+
+    ordinal: int
+    call_digest: str
+    state: str
+
+
+class Shown(msgspec.Struct, frozen=True, array_like=True):
+    """A recent observation the next prompts may show: text inline or by reference."""
+
+    turn: int
+    ordinal: int
+    tool: str
+    status: str
+    exit_code: int | None
+    text: str | Ref
+
+
+class EvidenceLine(msgspec.Struct, frozen=True, array_like=True):
+    """The newest evidence of one check, as much of it as decisions and prompts need."""
+
+    check: str
+    level: str
+    verdict: str
+    fingerprint: str
+    distance: int
+    reason: str
+    collected: int | None
+    failures: tuple[tuple[str, str], ...]
+    check_digest: str
+    seq: int
+
+
+class Best(msgspec.Struct, frozen=True, array_like=True):
+    """The best savepoint so far."""
+
+    savepoint: int
+    progress: tuple[int, int, int]
+    fingerprint: str
+
+
+class PendingReply(msgspec.Struct, frozen=True):
+    """A recorded reply whose turn has not ended: after a crash it is used again, the model is not asked."""
+
+    route: str
+    reply: dict[str, Any] | None
+    reply_ref: Ref | None
+
+
+class Question(msgspec.Struct, frozen=True, array_like=True):
+    question_id: str
+    question: str
+    source: str
+
+
+class Control(msgspec.Struct, frozen=True, array_like=True):
+    request_id: str
+    action: str
+    argument: str
+
+
+class Spent(msgspec.Struct, frozen=True, array_like=True):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    usd_micros: int = 0
+    model_calls: int = 0
+    elapsed_ms: int = 0
+    tool_calls: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+ZERO_PROGRESS: Final = (0, 0, 0)
+UNKNOWN_PROGRESS: Final = (1 << 30, 1 << 30, 1 << 30)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the runtime knows of a trajectory. A few kilobytes, whatever the horizon."""
+
+    # Identity
+    trajectory_id: str
+    name: str = ""
+    parent: str = ""
+    task: Ref | None = None
+    task_digest: str = ""
+    workspace: str = ""
+    base_digest: str = ""
+    # Status
+    state: State = "READY"
+    turn: int = 0  # turns started
+    finished_reason: str = ""
+    finished_message: str = ""
+    finished_code: int = -1
+    last_event_at: str = ""
+    # Spend
+    spent: Spent = Spent()
+    # Routes
+    models: tuple[str, ...] = ()
+    route_index: int = 0
+    cursors: dict[str, int] = {}
+    route_failures: int = 0  # in a row, on this route
+    # Workspace
+    savepoint: int = 0
+    fingerprint: str = ""  # of the newest savepoint
+    changed: int = 0
+    paths: tuple[str, ...] = ()
+    best: Best | None = None
+    commit_planned: str = ""
+    committed: str = ""
+    state_digest: str = ""
+    undone: bool = False
+    # Delta of the newest measurement, and of the newest kept savepoint
+    items: tuple[Item, ...] = ()
+    progress: tuple[int, int, int] = UNKNOWN_PROGRESS
+    measured: str = ""  # the fingerprint of that measurement
+    evidence: dict[str, EvidenceLine] = {}
+    baseline_counts: dict[str, int] = {}
+    # Progress rules
+    recent: tuple[Seen, ...] = ()
+    blocked: tuple[str, ...] = ()
+    still: int = 0  # savepoints in a row without better progress than the best
+    refused_in_a_row: int = 0
+    idle_turns: int = 0  # turns in a row that changed nothing
+    visited: tuple[str, ...] = ()  # fingerprints of recent savepoints; a return is an edit-and-revert loop
+    cycled: bool = False  # the newest savepoint was seen before
+    attempt_state: str = ""  # fingerprint plus the calls dispatched in this turn
+    stall_tier: int = 0
+    # What the next prompt may hold
+    notes: tuple[str, ...] = ()
+    shown: tuple[Shown, ...] = ()
+    calls_by_tool: dict[str, int] = {}
+    # Pending
+    reply: PendingReply | None = None
+    attempt: int = 1  # of the present turn's dispatches
+    in_flight: tuple[InFlight, ...] = ()
+    question: Question | None = None
+    controls: tuple[Control, ...] = ()
+    context_digest: str = ""
+    prompt_tokens: int = 0
+    certificate: Ref | None = None
+    keyid: str = ""
+    # Durability
+    fence: int = 0
+    checkpoint_turn: int = 0
+    seq: int = 0  # events folded
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.state in TERMINAL
+
+
+def fold(record: Record, turn: int, event: Event) -> Record:
+    """The record after one more event. Pure; raises IllegalTransition when the table forbids the step."""
+    folded = _FOLDS[type(event)](record, turn, event)
+    return replace(folded, seq=record.seq + 1)
+
+
+def _to(record: Record, state: State) -> State:
+    if record.state == state:
+        return state
+    if not is_legal(record.state, state):
+        raise IllegalTransition(f"trajectory {record.trajectory_id} cannot go from {record.state} to {state}")
+    return state
+
+
+def _accepted(record: Record, turn: int, event: TaskAccepted) -> Record:
+    return replace(
+        record,
+        name=event.name,
+        parent=event.parent,
+        task=event.task,
+        task_digest=event.task_digest,
+        workspace=event.workspace,
+        base_digest=event.base_digest,
+        models=tuple(event.models),
+    )
+
+
+def _turn_started(record: Record, turn: int, event: TurnStarted) -> Record:
+    return replace(
+        record,
+        turn=turn,
+        spent=replace(record.spent, elapsed_ms=event.elapsed_ms),
+        attempt_state=record.fingerprint,
+        attempt=1,
+        reply=None,
+    )
+
+
+def _context_built(record: Record, turn: int, event: ContextBuilt) -> Record:
+    return replace(record, state=_to(record, "CALLING_MODEL"), context_digest=event.digest, prompt_tokens=event.tokens)
+
+
+def _charge(record: Record, event: ModelReplied | ModelFailed) -> Spent:
+    spent = record.spent
+    return Spent(
+        spent.input_tokens + event.input_tokens,
+        spent.output_tokens + event.output_tokens,
+        spent.cached_tokens + event.cached_tokens,
+        spent.usd_micros + event.usd_micros,
+        spent.model_calls + 1,
+        spent.elapsed_ms,
+        spent.tool_calls,
+    )
+
+
+def _cursors(record: Record, event: ModelReplied | ModelFailed) -> dict[str, int]:
+    if event.cursor is None:
+        return record.cursors
+    return {**record.cursors, event.route: event.cursor}
+
+
+def _replied(record: Record, turn: int, event: ModelReplied) -> Record:
+    return replace(
+        record,
+        spent=_charge(record, event),
+        cursors=_cursors(record, event),
+        route_failures=0,
+        reply=PendingReply(event.route, event.reply, event.reply_ref),
+    )
+
+
+def _failed(record: Record, turn: int, event: ModelFailed) -> Record:
+    return replace(
+        record,
+        state=_to(record, "READY"),
+        spent=_charge(record, event),
+        cursors=_cursors(record, event),
+        route_failures=record.route_failures + 1,
+    )
+
+
+def _authorized(record: Record, turn: int, event: Authorized) -> Record:
+    return record
+
+
+def _refused(record: Record, turn: int, event: Refused) -> Record:
+    seen = Seen(turn, event.call_digest or event.reason, record.attempt_state, event.reason)
+    shown = Shown(turn, event.ordinal, event.tool, "REFUSED", None, f"{event.reason}: {event.message}"[:2000])
+    return replace(record, recent=_recent(record, seen), shown=_shown(record, shown))
+
+
+def _intent(record: Record, turn: int, event: ToolIntent) -> Record:
+    calls = record.calls_by_tool
+    attempt_state = record.attempt_state
+    if event.effect not in ("pure", "read"):
+        attempt_state = digest_bytes((attempt_state + event.call_digest).encode())[7:39]
+    return replace(
+        record,
+        state=_to(record, "WAITING_TOOL"),
+        in_flight=(*record.in_flight, InFlight(event.ordinal, event.call_digest, record.attempt_state)),
+        attempt_state=attempt_state,
+        attempt=event.attempt,
+        calls_by_tool={**calls, event.tool: calls.get(event.tool, 0) + 1},
+    )
+
+
+def _result(record: Record, turn: int, event: ToolResult) -> Record:
+    shown = Shown(turn, event.ordinal, event.tool, event.status, event.exit_code, event.text)
+    recent = record.recent
+    rest: list[InFlight] = []
+    for pending in record.in_flight:
+        if pending.ordinal == event.ordinal:
+            outcome = f"{event.status}:{event.exit_code}:{event.output_sha256[:16]}"
+            recent = _recent(record, Seen(turn, pending.call_digest, pending.state, outcome))
+        else:
+            rest.append(pending)
+    spent = record.spent
+    return replace(
+        record,
+        in_flight=tuple(rest),
+        recent=recent,
+        spent=replace(spent, tool_calls=spent.tool_calls + 1),
+        shown=_shown(record, shown),
+    )
+
+
+def _evidence(record: Record, turn: int, event: EvidenceRecorded) -> Record:
+    line = EvidenceLine(
+        event.check,
+        event.level,
+        event.verdict,
+        event.fingerprint,
+        event.distance,
+        event.reason,
+        event.collected,
+        tuple((failure.name, failure.message) for failure in event.failures),
+        event.check_digest,
+        record.seq + 1,
+    )
+    baseline = record.baseline_counts
+    if event.phase == "baseline" and event.collected is not None:
+        baseline = {**baseline, event.check: event.collected}
+    return replace(record, evidence={**record.evidence, event.check: line}, baseline_counts=baseline)
+
+
+def _delta(record: Record, turn: int, event: DeltaMeasured) -> Record:
+    best = record.best
+    if turn == 0 and best is None:
+        best = Best(0, event.progress, event.fingerprint)
+    return replace(
+        record,
+        items=tuple(event.items),
+        progress=event.progress,
+        measured=event.fingerprint,
+        best=best,
+        fingerprint=record.fingerprint or event.fingerprint,
+    )
+
+
+def _kept(record: Record, turn: int, event: SavepointKept) -> Record:
+    best, still, tier = record.best, record.still + 1, record.stall_tier
+    if best is None or record.progress < best.progress:
+        best, still, tier = Best(event.savepoint, record.progress, event.fingerprint), 0, 0
+    return replace(
+        record,
+        savepoint=event.savepoint,
+        fingerprint=event.fingerprint,
+        changed=event.changed,
+        paths=tuple(event.paths),
+        best=best,
+        still=still,
+        stall_tier=tier,
+        visited=(*record.visited, event.fingerprint)[-limits.RECENT_ACTIONS_MAX :],
+        cycled=event.fingerprint in record.visited,
+    )
+
+
+def _rolled_back(record: Record, turn: int, event: RolledBack) -> Record:
+    if event.reason == "interrupted":  # a crash: the recorded reply is dispatched again from the savepoint
+        return replace(
+            record,
+            state="CALLING_MODEL",
+            in_flight=(),
+            attempt=record.attempt + 1,
+            attempt_state=record.fingerprint,
+        )
+    return replace(
+        record,
+        savepoint=event.savepoint,
+        fingerprint=event.fingerprint,
+        notes=_notes(record, event.note),
+        blocked=_blocked(record, event.blocked),
+        # The failed attempt leaves the prompt: its observations go, one note stays (law L5).
+        shown=tuple(shown for shown in record.shown if shown.turn != turn),
+        still=0 if event.reason in ("stall", "operator") else record.still + 1,
+        cycled=False,
+    )
+
+
+def _turn_ended(record: Record, turn: int, event: TurnEnded) -> Record:
+    state: State = record.state if record.state in ("PAUSED", "FINALIZING") else _to(record, "READY")
+    idle = record.idle_turns + 1 if event.outcome == "unchanged" else 0
+    refused = record.refused_in_a_row + 1 if event.outcome == "refused" else 0
+    return replace(record, state=state, reply=None, in_flight=(), refused_in_a_row=refused, idle_turns=idle)
+
+
+def _claim_rejected(record: Record, turn: int, event: ClaimRejected) -> Record:
+    return replace(record, notes=_notes(record, event.note))
+
+
+def _routed(record: Record, turn: int, event: Routed) -> Record:
+    return replace(record, route_index=event.index, route_failures=0, still=0, refused_in_a_row=0, idle_turns=0)
+
+
+def _stalled(record: Record, turn: int, event: Stalled) -> Record:
+    return replace(record, stall_tier=record.stall_tier + 1, notes=_notes(record, event.message))
+
+
+def _asked(record: Record, turn: int, event: QuestionAsked) -> Record:
+    question = Question(event.question_id, event.question, event.source)
+    return replace(record, state=_to(replace(record, state="READY"), "PAUSED"), question=question)
+
+
+def _answered(record: Record, turn: int, event: QuestionAnswered) -> Record:
+    note = f"The operator answered {event.question_id}: {event.answer}"
+    return replace(
+        record,
+        state=_to(record, "READY"),
+        question=None,
+        still=0,
+        stall_tier=0,
+        refused_in_a_row=0,
+        idle_turns=0,
+        notes=_notes(record, note),
+    )
+
+
+def _control(record: Record, turn: int, event: ControlRequested) -> Record:
+    return replace(record, controls=(*record.controls, Control(event.request_id, event.action, event.argument)))
+
+
+def _control_applied(record: Record, turn: int, event: ControlApplied) -> Record:
+    rest = tuple(control for control in record.controls if control.request_id != event.request_id)
+    state: State = record.state
+    match event.action:
+        case "pause":
+            state = _to(record, "PAUSED")
+        case "resume":
+            state = _to(record, "READY")
+        case _:
+            pass
+    return replace(record, controls=rest, state=state)
+
+
+def _planned(record: Record, turn: int, event: CommitPlanned) -> Record:
+    return replace(record, commit_planned=event.commit_id)
+
+
+def _committed(record: Record, turn: int, event: Committed) -> Record:
+    return replace(record, committed=event.commit_id, commit_planned="", state_digest=event.state_digest)
+
+
+def _undone(record: Record, turn: int, event: Undone) -> Record:
+    return replace(record, undone=True)
+
+
+def _certified(record: Record, turn: int, event: Certified) -> Record:
+    return replace(record, certificate=event.certificate, keyid=event.keyid)
+
+
+def _finished(record: Record, turn: int, event: Finished) -> Record:
+    state: State = event.state  # type: ignore[assignment]
+    if record.state != "FINALIZING":
+        record = replace(record, state=_to(record, "FINALIZING"))
+    return replace(
+        record,
+        state=_to(record, state),
+        finished_reason=event.reason,
+        finished_message=event.message,
+        finished_code=event.code,
+        in_flight=(),
+        question=None,
+        reply=None,
+    )
+
+
+def _lease(record: Record, turn: int, event: LeaseClaimed) -> Record:
+    return replace(record, fence=event.fence)
+
+
+def _drift(record: Record, turn: int, event: DriftFound) -> Record:
+    return record
+
+
+def _checkpoint(record: Record, turn: int, event: CheckpointWritten) -> Record:
+    return replace(record, checkpoint_turn=turn)
+
+
+def _recent(record: Record, seen: Seen) -> tuple[Seen, ...]:
+    return (*record.recent, seen)[-limits.RECENT_ACTIONS_MAX :]
+
+
+def _shown(record: Record, shown: Shown) -> tuple[Shown, ...]:
+    return (*record.shown, shown)[-limits.OBSERVATIONS_IN_PROMPT_MAX :]
+
+
+def _notes(record: Record, note: str) -> tuple[str, ...]:
+    if not note or (record.notes and record.notes[-1] == note):
+        return record.notes
+    return (*record.notes, note[: limits.NOTE_CHARS_MAX])[-limits.NOTES_MAX :]
+
+
+def _blocked(record: Record, digest: str) -> tuple[str, ...]:
+    if not digest or digest in record.blocked:
+        return record.blocked
+    return (*record.blocked, digest)[-limits.BLOCKED_MAX :]
+
+
+_FOLDS: Final[dict[type[Event], Any]] = {
+    TaskAccepted: _accepted,
+    TurnStarted: _turn_started,
+    ContextBuilt: _context_built,
+    ModelReplied: _replied,
+    ModelFailed: _failed,
+    Authorized: _authorized,
+    Refused: _refused,
+    ToolIntent: _intent,
+    ToolResult: _result,
+    EvidenceRecorded: _evidence,
+    DeltaMeasured: _delta,
+    SavepointKept: _kept,
+    RolledBack: _rolled_back,
+    TurnEnded: _turn_ended,
+    ClaimRejected: _claim_rejected,
+    Routed: _routed,
+    Stalled: _stalled,
+    QuestionAsked: _asked,
+    QuestionAnswered: _answered,
+    ControlRequested: _control,
+    ControlApplied: _control_applied,
+    CommitPlanned: _planned,
+    Committed: _committed,
+    Undone: _undone,
+    Certified: _certified,
+    Finished: _finished,
+    LeaseClaimed: _lease,
+    DriftFound: _drift,
+    CheckpointWritten: _checkpoint,
+}
