@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,7 +27,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class RawCall:
-    """One call as the provider gave it; ``arguments`` is its JSON text or its decoded value."""
+    """One call as the provider gave it.
+
+    ``arguments`` is JSON text when it is a ``str`` and a decoded value otherwise. Adapters give text, so that a
+    reply can lie in the log as it came, floats and all.
+    """
 
     name: Any
     arguments: Any
@@ -44,6 +49,25 @@ class Reply:
     usage: Usage = Usage()
     model: str = ""
     cursor: int | None = None  # position in a script; recorded, and handed back with the next context
+
+    def document(self) -> dict[str, Any]:
+        """The reply as ``ModelReplied.reply`` holds it; usage, model and cursor are fields of the event itself."""
+        document: dict[str, Any] = {"stop": self.stop}
+        if self.text:
+            document["text"] = self.text
+        if self.calls:
+            document["calls"] = [{"name": c.name, "arguments": c.arguments, "id": c.call_id} for c in self.calls]
+        if self.raw is not None:
+            document["raw"] = self.raw
+        return document
+
+    @classmethod
+    def of(
+        cls, document: Mapping[str, Any], *, usage: Usage = Usage(), model: str = "", cursor: int | None = None
+    ) -> Reply:
+        """The inverse of ``document``."""
+        calls = tuple(RawCall(c["name"], c["arguments"], c["id"]) for c in document.get("calls", ()))
+        return cls(document.get("text", ""), calls, document.get("raw"), document["stop"], usage, model, cursor)
 
 
 @dataclass(frozen=True, slots=True)

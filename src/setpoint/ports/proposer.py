@@ -3,7 +3,7 @@
 Promises every adapter keeps (each sentence has a conformance test):
 
 - ``propose`` returns a Reply or raises ProposerFault with a kind; it never retries by itself, so that the log sees
-  every attempt, and it ends by ``deadline_ms`` (kind "timeout").
+  every attempt, and it ends within ``deadline_ms`` (kind "timeout"), counted in real milliseconds from the call.
 - Usage is the provider's report; what the model's text says about usage is ignored.
 - A stream that breaks is ProposerFault(broken_stream) with the tokens already spent; a partial reply is never returned.
 - A reply that the provider cut by length has stop "length".
@@ -67,7 +67,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class RouteLimits:
-    """What a route can take, and what it costs (micro-dollars per million tokens; None: unknown, charged as reported)."""
+    """What a route can take and what it costs, in micro-dollars per million tokens (None: charged as reported)."""
 
     context_tokens: int = 128_000
     output_tokens: int = 4_096
