@@ -1,0 +1,163 @@
+"""Group commit: appends of all streams queue up, and whoever writes takes everything that is queued.
+
+One thread a store writes; one transaction holds all that came in while the transaction before was being synced, so
+a hundred concurrent trajectories share a sync. A job that nobody waits for does not hurry the writer: it goes down
+with the next one that somebody does wait for, or after ``LINGER_S``.
+
+Invariants: jobs reach ``write`` in the order they came; only the holder of ``writing`` touches the database; every
+waiter gets exactly one outcome; a failure nobody waited for is kept and told at the stream's next append or flush.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from setpoint.adapters.stores.leases import closed
+from setpoint.adapters.stores.sealing import Row
+from setpoint.ports.log import Head
+
+LINGER_S = 0.005  # far below any model's reply time, above a scripted turn: the two commits of a fast turn become one
+QUEUE_MAX = 4_096  # jobs; beyond it an append waits for the disk whatever it asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[None]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One append, already sealed. ``fence`` None: a barrier that writes nothing."""
+
+    stream: str
+    fence: int | None
+    expected: Head
+    head: Head
+    rows: Sequence[Row] = ()
+    payloads: Sequence[tuple[bytes, bytes]] = ()  # raw digest, bytes
+    checkpoint: bytes | None = None
+    waiter: Waiter | None = None
+
+
+Outcome = BaseException | None
+
+
+class GroupCommit:
+    """The queue and the thread that empties it through ``write``, which answers with one outcome a job."""
+
+    def __init__(self, write: Callable[[Sequence[Job]], list[Outcome]], name: str) -> None:
+        self.writing = threading.Lock()
+        self._write = write
+        self._name = name
+        self._state = threading.Condition()
+        self._queue: list[Job] = []
+        self._urgent = False
+        self._closed = False
+        self._unwritten = 0
+        self._failed: dict[str, tuple[int | None, BaseException]] = {}
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return self._unwritten >= QUEUE_MAX
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything entered so far has been written or refused."""
+        return self._unwritten == 0
+
+    def enter(self, job: Job) -> None:
+        """Queue a job; its waiter hears of it. StoreFault when the store is closed."""
+        with self._state:
+            if self._closed:
+                raise closed(self._name)
+            self._queue.append(job)
+            self._unwritten += 1
+            if job.waiter is None:
+                if len(self._queue) == 1:
+                    self._state.notify()
+            elif not self._urgent:
+                self._urgent = True
+                self._state.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def settle(self) -> None:
+        """Return once everything entered before this call has been written or refused."""
+        if self._unwritten:
+            self._drain()
+
+    def take_failure(self, stream: str, fence: int | None = None) -> BaseException | None:
+        """The failure of an append nobody waited for, once. Another lease's failure is dropped, not told."""
+        if not self._failed:
+            return None
+        failed_fence, error = self._failed.pop(stream, (None, None))
+        return error if fence is None or failed_fence == fence else None
+
+    def close(self) -> BaseException | None:
+        """Write what is queued, end the thread; a failure that was never told."""
+        with self._state:
+            self._closed = True
+            self._state.notify()
+        if self._thread is not None:
+            self._thread.join()
+        self._drain()
+        return next((error for _, error in self._failed.values()), None)
+
+    def _run(self) -> None:
+        while self._wait_for_work():
+            self._drain()
+
+    def _wait_for_work(self) -> bool:
+        """True when there is something to write now, False when the store is closing."""
+        with self._state:
+            self._state.wait_for(lambda: self._queue or self._closed)
+            if not self._urgent:
+                self._state.wait_for(lambda: self._urgent or self._closed, LINGER_S)
+            return not self._closed
+
+    def _drain(self) -> None:
+        with self.writing:
+            with self._state:
+                batch, self._queue, self._urgent = self._queue, [], False
+            if not batch:
+                return
+            try:
+                outcomes = self._write(batch)
+            except BaseException as error:  # noqa: BLE001  a bug in the writer must reach the waiters, not hang them
+                outcomes = [error] * len(batch)
+            self._tell(batch, outcomes)
+
+    def _tell(self, batch: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
+        """Keep the failures nobody waits for, then wake each event loop once."""
+        waiting: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], Outcome]]] = {}
+        for job, outcome in zip(batch, outcomes, strict=True):
+            waiter = job.waiter
+            if waiter is not None:
+                if outcome is not None:  # it may have queued behind the append that was the first to fail
+                    outcome = self.take_failure(job.stream, job.fence) or outcome
+                waiting.setdefault(waiter.loop, []).append((waiter.future, outcome))
+            elif outcome is not None:
+                self._failed.setdefault(job.stream, (job.fence, outcome))
+        with self._state:
+            self._unwritten -= len(batch)
+        for loop, results in waiting.items():
+            try:
+                loop.call_soon_threadsafe(_resolve, results)
+            except RuntimeError:  # that loop is closed: nobody is waiting any more
+                continue
+
+
+def _resolve(results: Sequence[tuple[asyncio.Future[None], Outcome]]) -> None:
+    for future, outcome in results:
+        if future.done():  # cancelled meanwhile
+            continue
+        if outcome is None:
+            future.set_result(None)
+        else:
+            future.set_exception(outcome)

@@ -1,0 +1,30 @@
+"""From a store URL to an open log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from setpoint.adapters.stores.memory import MemoryLog
+from setpoint.adapters.stores.sqlite import SqliteLog
+from setpoint.kernel.errors import UsageFault
+from setpoint.ports.log import Log
+
+_FORMS = "Write sqlite:///relative/path.db, sqlite:////absolute/path.db, or memory:"
+
+
+def open_log(url: str, now: Callable[[], int]) -> Log:
+    """The log ``url`` names; ``now`` is epoch milliseconds.
+
+    UsageFault on a URL of another form, NotImplementedError for Postgres, StoreFault when the store cannot be opened.
+    """
+    if url == "memory:":
+        return MemoryLog(now)
+    if url.startswith("sqlite:///"):
+        path = os.path.expanduser(url.removeprefix("sqlite:///"))
+        if not path or path.endswith("/"):
+            raise UsageFault(f"the store URL {url!r} names no file", hint=_FORMS)
+        return SqliteLog(os.path.abspath(path), now)
+    if url.startswith(("postgres://", "postgresql://")):
+        raise NotImplementedError("a Postgres store is not available in this version; use sqlite:///PATH")
+    raise UsageFault(f"the store URL {url!r} is not understood", hint=_FORMS)

@@ -1,0 +1,327 @@
+"""The event log in one SQLite file: write-ahead log, every durable commit synced.
+
+Appends go through group commit (``group_commit``, ``sqlite_batch``); leases, new streams and the inbox through the
+same connection under the same lock. A lease and a new stream need no sync of their own: the write-ahead log keeps
+order, so whatever was appended under a lease carries the lease down with it, and after a power cut no owner from
+before the cut is alive. Reads see everything this process has appended, durable or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from setpoint.adapters.stores.group_commit import GroupCommit, Job, Waiter
+from setpoint.adapters.stores.leases import (
+    closed,
+    held_by_other,
+    is_held,
+    stream_exists,
+    superseded,
+    unknown_stream,
+)
+from setpoint.adapters.stores.sealing import Row, seal, verified
+from setpoint.adapters.stores.sqlite_batch import BatchWriter, roll_back
+from setpoint.adapters.stores.sqlite_faults import fault_of
+from setpoint.adapters.stores.sqlite_schema import connect, open_store
+from setpoint.kernel.chain import envelope_template, hash_raw, hash_text, instant
+from setpoint.kernel.errors import LogCorrupt, StoreFault
+from setpoint.kernel.keys import digest_bytes
+from setpoint.ports.log import ZERO_HASH, Checkpoint, Draft, Head, Lease, Stored, StreamInfo
+
+READ_ROWS = (
+    512  # events fetched at a time: no read transaction outlives a fetch, so none holds a checkpoint back
+)
+
+_READ = "SELECT seq, turn, type, v, at, hash, data FROM event WHERE stream=? AND seq>? AND seq<=? ORDER BY seq LIMIT ?"
+
+
+class SqliteLog:
+    """The Log port over one file. Safe to use from any thread; close it, or the write-ahead log stays behind."""
+
+    durability = "power"
+
+    def __init__(self, path: str, now: Callable[[], int]) -> None:
+        """Open or make the store at ``path``; ``now`` is epoch milliseconds. StoreFault says why it cannot be."""
+        self.path = path
+        self._now = now
+        self._batches = BatchWriter(open_store(path), path)
+        try:
+            self._reader = connect(path)
+        except BaseException:
+            self._batches.connection.close()
+            raise
+        self._reader.execute("PRAGMA query_only=1")
+        self._reading = threading.Lock()
+        self._commits = GroupCommit(self._batches.write, path)
+        self._templates: dict[str, bytes] = {}
+        self._is_closed = False
+
+    @property
+    def syncs(self) -> int:
+        """Commits so far that waited for the disk. A checkpoint of the write-ahead log syncs besides, rarely."""
+        return self._batches.syncs
+
+    # Streams and events.
+
+    def create(self, stream: str, kind: str) -> None:
+        at = instant(self._now())
+        try:
+            with self._transaction("creating a log", synced=False) as db:
+                db.execute(
+                    "INSERT INTO stream (stream_id, kind, seq, hash, fence, expires_at_ms, created_at, updated_at)"
+                    " VALUES (?, ?, 0, ?, 0, 0, ?, ?)",
+                    (stream, kind, hash_raw(ZERO_HASH), at, at),
+                )
+        except sqlite3.IntegrityError as error:
+            raise stream_exists(stream, self.path) from error
+
+    async def append(
+        self,
+        lease: Lease,
+        expected: Head,
+        events: Sequence[Draft],
+        *,
+        durable: bool = True,
+        payloads: Sequence[bytes] = (),
+        checkpoint: bytes | None = None,
+    ) -> Head:
+        """As the port says. A cancelled append may still go down: read the head before the next one."""
+        self._refuse_closed()
+        if failure := self._commits.take_failure(lease.stream, lease.fence):
+            raise failure
+        template = self._templates.get(lease.stream)
+        if template is None:
+            template = self._templates[lease.stream] = envelope_template(lease.stream)
+        rows, head = seal(template, expected, events)
+        digested = [(hash_raw(digest_bytes(content)), content) for content in payloads] if payloads else ()
+        if durable or self._commits.is_full:
+            loop = asyncio.get_running_loop()
+            waiter = Waiter(loop, loop.create_future())
+            self._commits.enter(
+                Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint, waiter)
+            )
+            await waiter.future
+        else:
+            self._commits.enter(Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint))
+        return head
+
+    async def flush(self, stream: str) -> None:
+        """As the port says; also tells a failure of an earlier append that nobody waited for."""
+        self._refuse_closed()
+        if not self._commits.is_settled:
+            loop = asyncio.get_running_loop()
+            waiter = Waiter(loop, loop.create_future())
+            nowhere = Head(0, ZERO_HASH)
+            self._commits.enter(Job(stream, None, nowhere, nowhere, waiter=waiter))
+            await waiter.future
+        if failure := self._commits.take_failure(stream):
+            raise failure
+
+    def head(self, stream: str) -> Head:
+        row = self._one("SELECT seq, hash FROM stream WHERE stream_id=?", stream)
+        return Head(row[0], hash_text(row[1]))
+
+    def read(self, stream: str, after: int = 0, *, prev: str = ZERO_HASH) -> Iterator[Stored]:
+        """As the port says, up to the head as it is now."""
+        id, seq, raw, last = self._one(
+            "SELECT id, seq, hash, (SELECT max(seq) FROM event WHERE stream=stream.id) FROM stream WHERE stream_id=?",
+            stream,
+        )
+        if (last or 0) > seq:
+            raise LogCorrupt(
+                f"log of {stream}: events go on to {last}, beyond its head at {seq}",
+                stream=stream,
+                seq=seq + 1,
+            )
+        return verified(
+            stream, self._rows(stream, id, after, seq), Head(after, prev), Head(seq, hash_text(raw))
+        )
+
+    def payload(self, digest: str) -> bytes:
+        rows = self._select("SELECT bytes FROM payload WHERE hash=?", hash_raw(digest))
+        if not rows:
+            raise StoreFault(
+                f"{self.path} holds no payload {digest}", hint="It may have been moved out by retention."
+            )
+        content: bytes = rows[0][0]
+        if digest_bytes(content) != digest:
+            raise LogCorrupt(f"payload {digest} in {self.path} has digest {digest_bytes(content)}")
+        return content
+
+    def checkpoint(self, stream: str) -> Checkpoint | None:
+        """The newest; LogCorrupt when it does not stand on the event it names."""
+        row = self._one(
+            "SELECT c.seq, c.hash, c.record, coalesce(e.hash, s.hash) FROM stream s"
+            " LEFT JOIN checkpoint c ON c.stream=s.id LEFT JOIN event e ON e.stream=c.stream AND e.seq=c.seq"
+            " WHERE s.stream_id=? ORDER BY c.seq DESC LIMIT 1",
+            stream,
+        )
+        seq, raw, record, event_raw = row
+        if seq is None:
+            return None
+        if raw != event_raw:
+            raise LogCorrupt(
+                f"checkpoint of {stream} at {seq} has hash {hash_text(raw)}, the event there {hash_text(event_raw)}",
+                stream=stream,
+                seq=seq,
+            )
+        return Checkpoint(seq, hash_text(raw), record)
+
+    def streams(self, kind: str | None = None) -> list[StreamInfo]:
+        rows = self._select(
+            "SELECT stream_id, kind, seq, created_at, updated_at FROM stream WHERE ?1 IS NULL OR kind=?1"
+            " ORDER BY id DESC",
+            kind,
+        )
+        return [StreamInfo(*row) for row in rows]
+
+    # Leases. ``claim`` is the only place where a fence changes.
+
+    def claim(self, stream: str, owner: str, ttl_ms: int) -> Lease:
+        with self._transaction("claiming a lease", synced=False) as db:
+            now = self._now()
+            id, fence, holder, expires = self._lease_row(db, stream)
+            if holder != owner and is_held(holder, expires, now):
+                raise held_by_other(stream, holder or "", fence, expires - now)
+            lease = Lease(stream, fence + 1, owner, now + ttl_ms)
+            db.execute(
+                "UPDATE stream SET fence=?, owner=?, expires_at_ms=? WHERE id=?",
+                (lease.fence, owner, lease.expires_at_ms, id),
+            )
+        return lease
+
+    def renew(self, lease: Lease, ttl_ms: int) -> Lease:
+        """The same lease for longer, also when it had expired and nobody took it; LeaseLost when somebody did."""
+        with self._transaction("renewing a lease", synced=False) as db:
+            id, fence, holder, _ = self._lease_row(db, lease.stream)
+            if fence != lease.fence or holder is None:
+                raise superseded(lease.stream, lease.fence, fence, holder)
+            expires = self._now() + ttl_ms
+            db.execute("UPDATE stream SET expires_at_ms=? WHERE id=?", (expires, id))
+        return Lease(lease.stream, lease.fence, lease.owner, expires)
+
+    def release(self, lease: Lease) -> None:
+        """Free the lease once everything appended under it is written; a lease that was lost stays as it is."""
+        self._commits.settle()
+        with self._transaction("releasing a lease", synced=False) as db:
+            db.execute(
+                "UPDATE stream SET owner=NULL, expires_at_ms=0 WHERE stream_id=? AND fence=?",
+                (lease.stream, lease.fence),
+            )
+
+    def holder(self, stream: str) -> Lease | None:
+        fence, owner, expires = self._one(
+            "SELECT fence, owner, expires_at_ms FROM stream WHERE stream_id=?", stream
+        )
+        return Lease(stream, fence, owner, expires) if is_held(owner, expires, self._now()) else None
+
+    # The mailbox.
+
+    def deliver(self, stream: str, key: str, data: bytes) -> bool:
+        with self._transaction("delivering a message", synced=True) as db:
+            (id, *_) = self._lease_row(db, stream)
+            inserted = db.execute(
+                "INSERT INTO inbox SELECT ?1, 1 + coalesce(max(id), 0), ?2, ?3 FROM inbox WHERE stream=?1"
+                " ON CONFLICT (stream, key) DO NOTHING",
+                (id, key, data),
+            )
+            return inserted.rowcount == 1
+
+    def inbox(self, stream: str, after: int = 0) -> list[tuple[int, str, bytes]]:
+        (id,) = self._one("SELECT id FROM stream WHERE stream_id=?", stream)
+        return self._select("SELECT id, key, data FROM inbox WHERE stream=? AND id>? ORDER BY id", id, after)
+
+    async def close(self) -> None:
+        """Write what is queued and close the file. Raises what an append that nobody waited for ran into."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        failure = self._commits.close()
+        with self._reading:
+            self._reader.close()
+        with self._commits.writing:
+            self._batches.connection.close()  # checkpoints and removes the write-ahead log
+        if failure is not None:
+            raise failure
+
+    # How statements run.
+
+    @contextmanager
+    def _transaction(self, doing: str, *, synced: bool) -> Iterator[sqlite3.Connection]:
+        """A small write transaction on the writer's connection, rolled back when the body raises."""
+        self._refuse_closed()
+        db = self._batches.connection
+        with self._commits.writing:
+            try:
+                if not synced:
+                    db.execute("PRAGMA synchronous=NORMAL")
+                try:
+                    db.execute("BEGIN IMMEDIATE")
+                    yield db
+                    db.execute("COMMIT")
+                    self._batches.syncs += synced
+                finally:
+                    roll_back(db)
+                    if not synced:
+                        db.execute("PRAGMA synchronous=FULL")
+            except sqlite3.IntegrityError:
+                raise
+            except sqlite3.Error as error:
+                raise fault_of(error, self.path, doing) from error
+
+    def _lease_row(self, db: sqlite3.Connection, stream: str) -> tuple[int, int, str | None, int]:
+        row = db.execute(
+            "SELECT id, fence, owner, expires_at_ms FROM stream WHERE stream_id=?", (stream,)
+        ).fetchone()
+        if row is None:
+            raise unknown_stream(stream, self.path)
+        return row
+
+    def _select(self, sql: str, *values: object) -> list[Any]:
+        self._refuse_closed()
+        self._commits.settle()
+        return self._fetch(sql, *values)
+
+    def _one(self, sql: str, stream: str) -> tuple[Any, ...]:
+        rows = self._select(sql, stream)
+        if not rows:
+            raise unknown_stream(stream, self.path)
+        return rows[0]
+
+    def _fetch(self, sql: str, *values: object) -> list[Any]:
+        try:
+            with self._reading:
+                self._refuse_closed()
+                return self._reader.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise fault_of(error, self.path, "reading the log") from error
+
+    def _rows(self, stream: str, id: int, after: int, until: int) -> Iterator[Row]:
+        """Rows in order. Where the file itself is damaged, the rows before it still come, one by one."""
+        limit = READ_ROWS
+        while after < until:
+            try:
+                rows = self._fetch(_READ, id, after, until, limit)
+            except LogCorrupt as damage:
+                if limit > 1:
+                    limit = 1
+                    continue
+                raise LogCorrupt(
+                    f"log of {stream}: event {after + 1} cannot be read: {damage.message}",
+                    stream=stream,
+                    seq=after + 1,
+                    hint=damage.hint,
+                ) from damage
+            if not rows:
+                return
+            yield from rows
+            after = rows[-1][0]
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise closed(self.path)

@@ -1,0 +1,186 @@
+"""One batch of appends becomes one SQLite transaction and one sync.
+
+Heads and fences are checked inside the transaction that writes. A refused append writes nothing and fails alone;
+the others go down. The batch's rows go in by statements of many rows, because each step of a statement gives up the
+interpreter lock, and getting it back from a busy event loop may take milliseconds.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from itertools import islice
+
+from setpoint.adapters.stores.group_commit import Job, Outcome
+from setpoint.adapters.stores.leases import head_moved, superseded, unknown_stream
+from setpoint.adapters.stores.sqlite_faults import fault_of
+from setpoint.kernel.chain import hash_raw, hash_text
+from setpoint.kernel.errors import Effect, Fault
+from setpoint.ports.log import Head
+
+ROWS_A_STATEMENT = 64  # of 8 parameters each; a prepared statement exists for each smaller number
+CHECKPOINTS_KEPT = 2  # the newest, and one to fall back to
+
+_ROW = "(?,?,?,?,?,?,?,?)"
+_INSERT = [f"INSERT INTO event VALUES {','.join([_ROW] * n)}" for n in range(ROWS_A_STATEMENT + 1)]
+
+
+class BatchWriter:
+    """Writes batches through one connection; the caller sees to it that only one thread is inside."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self.connection = connection
+        self.path = path
+        self.syncs = 0  # commits that returned only after a sync of the write-ahead log
+
+    def write(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """One outcome a job: None when it is durable, else the fault; then nothing of it was written."""
+        if all(job.fence is None for job in jobs):
+            return [None] * len(jobs)
+        try:
+            return self._write(jobs)
+        except _Broken as broken:
+            if broken.is_one_streams_fault and len(jobs) > 1:
+                return self._write_apart(jobs)
+            return [broken.fault(self.path) for _ in jobs]
+
+    def _write_apart(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Each stream in its own transaction, so that a damaged stream fails alone."""
+        outcomes: list[Outcome] = [None] * len(jobs)
+        for stream in dict.fromkeys(job.stream for job in jobs):
+            places = [i for i, job in enumerate(jobs) if job.stream == stream]
+            try:
+                results = self._write([jobs[i] for i in places])
+            except _Broken as broken:
+                results = [broken.fault(self.path) for _ in places]
+            for i, result in zip(places, results, strict=True):
+                outcomes[i] = result
+        return outcomes
+
+    def _write(self, jobs: Sequence[Job]) -> list[Outcome]:
+        db = self.connection
+        effect: Effect = "not_sent"
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            tips = {stream: _Tip(db, stream) for stream in dict.fromkeys(job.stream for job in jobs)}
+            outcomes: list[Outcome] = []
+            admitted: list[tuple[int, Job]] = []
+            for job in jobs:
+                tip = tips[job.stream]
+                outcomes.append(tip.admit(job, self.path))
+                if outcomes[-1] is None and job.fence is not None:
+                    admitted.append((tip.id, job))
+            if not admitted:
+                db.execute("ROLLBACK")
+                return outcomes
+            _insert_events(db, admitted)
+            _insert_payloads(db, admitted)
+            _insert_checkpoints(db, admitted)
+            db.executemany(
+                "UPDATE stream SET seq=?, hash=?, updated_at=coalesce(?, updated_at) WHERE id=?",
+                [tip.row() for tip in tips.values() if tip.moved],
+            )
+            effect = "in_doubt"
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            roll_back(db)
+            raise _Broken(error, effect) from error
+        except BaseException:
+            roll_back(db)
+            raise
+        self.syncs += 1
+        return outcomes
+
+
+class _Tip:
+    """Where a stream stands inside the transaction."""
+
+    def __init__(self, db: sqlite3.Connection, stream: str) -> None:
+        self.stream = stream
+        self.moved = False
+        self.updated_at: str | None = None
+        self._refused: dict[Head, Fault] = {}
+        row = db.execute(
+            "SELECT id, seq, hash, fence, owner FROM stream WHERE stream_id=?", (stream,)
+        ).fetchone()
+        self.id: int = row[0] if row else 0
+        self.head = Head(row[1], hash_text(row[2])) if row else None
+        self.fence: int = row[3] if row else 0
+        self.owner: str | None = row[4] if row else None
+
+    def admit(self, job: Job, path: str) -> Fault | None:
+        """Move the tip over this job, or say why not."""
+        if job.fence is None:
+            return None
+        fault = self._fault(job, path)
+        if fault is None:
+            self.head = job.head
+            if job.rows:
+                self.moved = True
+                self.updated_at = job.rows[-1][4]
+        elif job.head != job.expected:
+            self._refused[job.head] = fault
+        return fault
+
+    def _fault(self, job: Job, path: str) -> Fault | None:
+        if self.head is None:
+            return unknown_stream(self.stream, path)
+        if job.fence != self.fence or self.owner is None:
+            return superseded(self.stream, job.fence or 0, self.fence, self.owner)
+        if job.expected != self.head:  # if it was to follow a refused one, that one's reason is the reason
+            return self._refused.get(job.expected) or head_moved(self.stream, job.expected, self.head)
+        return None
+
+    def row(self) -> tuple[int, bytes, str | None, int]:
+        assert self.head is not None
+        return (self.head.seq, hash_raw(self.head.hash), self.updated_at, self.id)
+
+
+class _Broken(Exception):
+    """The transaction as a whole failed and was rolled back."""
+
+    def __init__(self, error: sqlite3.Error, effect: Effect) -> None:
+        self.error = error
+        # Only a sync that failed leaves doubt: its bytes may or may not be on the disk after a power cut.
+        code = getattr(error, "sqlite_errorcode", 0)
+        self.effect: Effect = effect if code & 0xFF == sqlite3.SQLITE_IOERR else "not_sent"
+
+    @property
+    def is_one_streams_fault(self) -> bool:
+        return isinstance(self.error, (sqlite3.IntegrityError, sqlite3.DataError))
+
+    def fault(self, path: str) -> Fault:
+        return fault_of(self.error, path, "appending events", effect=self.effect)
+
+
+def roll_back(db: sqlite3.Connection) -> None:
+    """End the transaction if one is still open; some errors have ended it already."""
+    if db.in_transaction:
+        db.rollback()
+
+
+def _insert_events(db: sqlite3.Connection, admitted: Sequence[tuple[int, Job]]) -> None:
+    rows = ((id, *row) for id, job in admitted for row in job.rows)
+    while chunk := list(islice(rows, ROWS_A_STATEMENT)):
+        db.execute(_INSERT[len(chunk)], [value for row in chunk for value in row])
+
+
+def _insert_payloads(db: sqlite3.Connection, admitted: Sequence[tuple[int, Job]]) -> None:
+    payloads = [payload for _, job in admitted for payload in job.payloads]
+    if payloads:
+        db.executemany("INSERT OR IGNORE INTO payload VALUES (?,?)", payloads)
+
+
+def _insert_checkpoints(db: sqlite3.Connection, admitted: Sequence[tuple[int, Job]]) -> None:
+    for id, job in admitted:
+        if job.checkpoint is None:
+            continue
+        db.execute(
+            "INSERT OR REPLACE INTO checkpoint VALUES (?,?,?,?)",
+            (id, job.head.seq, hash_raw(job.head.hash), job.checkpoint),
+        )
+        db.execute(
+            "DELETE FROM checkpoint WHERE stream=?1 AND seq NOT IN "
+            "(SELECT seq FROM checkpoint WHERE stream=?1 ORDER BY seq DESC LIMIT ?2)",
+            (id, CHECKPOINTS_KEPT),
+        )
