@@ -87,7 +87,8 @@ class ToolGrant:
     """One allowed tool. ``paths`` bounds what it may write; None means: the tool takes no path bound.
 
     ``require`` are preconditions (CEL over call, state, changes, trajectory) judged before dispatch; ``ensure`` are
-    postconditions judged after it. ``max_calls`` bounds calls over the whole trajectory.
+    postconditions judged after it. ``max_calls`` bounds calls over the whole trajectory. ``read_only`` lets
+    shell_exec run single commands of a read-only list, nothing else.
     """
 
     tool: str
@@ -95,6 +96,7 @@ class ToolGrant:
     require: tuple[str, ...] = ()
     ensure: tuple[str, ...] = ()
     max_calls: int | None = None
+    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ IDLE_TURNS_MAX: Final = 8
 MAP_ENTRIES_MAX: Final = 200
 OBSERVATIONS_IN_PROMPT_MAX: Final = 6
 FILES_IN_PROMPT_MAX: Final = 6
+FILE_IN_PROMPT_CHARS_MAX: Final = 12_000
 FILE_READ_BYTES_MAX: Final = 1 << 20
 CHARS_PER_TOKEN: Final = 4
 """Estimate for projected budgets only: about 4 bytes a token for English and code; usage comes from the provider."""
@@ -55,6 +56,8 @@ OUTPUT_TOKENS_RESERVE: Final = 4_096
 # Evidence
 FAILURES_RECORDED_MAX: Final = 20
 FAILURE_CHARS_MAX: Final = 500
+FAILURES_IN_RECORD_MAX: Final = 8
+"""Enough for a prompt; the rest is in the log."""
 PATHS_RECORDED_MAX: Final = 50
 CHECK_OUTPUT_BYTES_MAX: Final = 256 * 1024
 

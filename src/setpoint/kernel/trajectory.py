@@ -160,6 +160,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     last_event_at: str = ""
     # Spend
     spent: Spent = Spent()
+    last_call: tuple[int, int, int] = (0, 0, 0)  # input tokens, output tokens, micro-dollars of the newest call
     # Routes
     models: tuple[str, ...] = ()
     route_index: int = 0
@@ -179,7 +180,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     items: tuple[Item, ...] = ()
     progress: tuple[int, int, int] = UNKNOWN_PROGRESS
     measured: str = ""  # the fingerprint of that measurement
-    evidence: dict[str, EvidenceLine] = {}
+    evidence: dict[str, EvidenceLine] = {}  # of the newest state judged
+    kept_evidence: dict[str, EvidenceLine] = {}  # of the newest savepoint; comes back with a roll-back
+    best_evidence: dict[str, EvidenceLine] = {}
     baseline_counts: dict[str, int] = {}
     # Progress rules
     recent: tuple[Seen, ...] = ()
@@ -194,6 +197,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     # What the next prompt may hold
     notes: tuple[str, ...] = ()
     shown: tuple[Shown, ...] = ()
+    working: tuple[str, ...] = ()  # files the model works on, newest last; their text is read afresh every turn
     calls_by_tool: dict[str, int] = {}
     # Pending
     reply: PendingReply | None = None
@@ -280,6 +284,7 @@ def _replied(record: Record, turn: int, event: ModelReplied) -> Record:
     return replace(
         record,
         spent=_charge(record, event),
+        last_call=(event.input_tokens, event.output_tokens, event.usd_micros),
         cursors=_cursors(record, event),
         route_failures=0,
         reply=PendingReply(event.route, event.reply, event.reply_ref),
@@ -297,7 +302,10 @@ def _failed(record: Record, turn: int, event: ModelFailed) -> Record:
 
 
 def _authorized(record: Record, turn: int, event: Authorized) -> Record:
-    return record
+    if not event.path:
+        return record
+    working = (*(path for path in record.working if path != event.path), event.path)
+    return replace(record, working=working[-limits.FILES_IN_PROMPT_MAX :])
 
 
 def _refused(record: Record, turn: int, event: Refused) -> Record:
@@ -350,7 +358,7 @@ def _evidence(record: Record, turn: int, event: EvidenceRecorded) -> Record:
         event.distance,
         event.reason,
         event.collected,
-        tuple((failure.name, failure.message) for failure in event.failures),
+        tuple((f.name[:120], f.message[:200]) for f in event.failures[: limits.FAILURES_IN_RECORD_MAX]),
         event.check_digest,
         record.seq + 1,
     )
@@ -361,23 +369,25 @@ def _evidence(record: Record, turn: int, event: EvidenceRecorded) -> Record:
 
 
 def _delta(record: Record, turn: int, event: DeltaMeasured) -> Record:
-    best = record.best
-    if turn == 0 and best is None:
-        best = Best(0, event.progress, event.fingerprint)
-    return replace(
+    record = replace(record, items=tuple(event.items), progress=event.progress, measured=event.fingerprint)
+    if record.best is not None:
+        return record
+    return replace(  # the baseline: savepoint 0
         record,
-        items=tuple(event.items),
-        progress=event.progress,
-        measured=event.fingerprint,
-        best=best,
-        fingerprint=record.fingerprint or event.fingerprint,
+        best=Best(0, event.progress, event.fingerprint),
+        fingerprint=event.fingerprint,
+        visited=(event.fingerprint,),
+        kept_evidence=record.evidence,
+        best_evidence=record.evidence,
     )
 
 
 def _kept(record: Record, turn: int, event: SavepointKept) -> Record:
     best, still, tier = record.best, record.still + 1, record.stall_tier
+    best_evidence = record.best_evidence
     if best is None or record.progress < best.progress:
         best, still, tier = Best(event.savepoint, record.progress, event.fingerprint), 0, 0
+        best_evidence = record.evidence
     return replace(
         record,
         savepoint=event.savepoint,
@@ -385,6 +395,8 @@ def _kept(record: Record, turn: int, event: SavepointKept) -> Record:
         changed=event.changed,
         paths=tuple(event.paths),
         best=best,
+        kept_evidence=record.evidence,
+        best_evidence=best_evidence,
         still=still,
         stall_tier=tier,
         visited=(*record.visited, event.fingerprint)[-limits.RECENT_ACTIONS_MAX :],
@@ -401,10 +413,16 @@ def _rolled_back(record: Record, turn: int, event: RolledBack) -> Record:
             attempt=record.attempt + 1,
             attempt_state=record.fingerprint,
         )
+    best = record.best
+    evidence = record.kept_evidence
+    if event.savepoint != record.savepoint:
+        evidence = record.best_evidence if best is not None and event.savepoint == best.savepoint else {}
     return replace(
         record,
         savepoint=event.savepoint,
         fingerprint=event.fingerprint,
+        evidence=evidence,
+        kept_evidence=evidence,
         notes=_notes(record, event.note),
         blocked=_blocked(record, event.blocked),
         # The failed attempt leaves the prompt: its observations go, one note stays (law L5).

@@ -1,0 +1,78 @@
+"""What users see of a trajectory: conditions with status, reason and message (never a phase)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from setpoint.kernel.trajectory import Record
+
+ConditionStatus = Literal["True", "False", "Unknown"]
+CONDITION_TYPES = (
+    "Accepted",
+    "Progressing",
+    "Converged",
+    "Verified",
+    "Stalled",
+    "AwaitingApproval",
+    "BudgetExhausted",
+    "Drifted",
+    "EffectUnknown",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str
+    observed_generation: int  # events folded
+    last_transition: str  # time of the newest event
+
+
+def conditions(record: Record) -> tuple[Condition, ...]:
+    """All conditions of a record, in the order of CONDITION_TYPES. Pure."""
+    converged = record.best is not None and not record.items and record.measured != ""
+    blocking = ", ".join(item.address for item in record.items) or "nothing"
+    finished = record.finished_reason
+
+    def one(kind: str, holds: bool | None, reason: str, message: str) -> Condition:
+        status: ConditionStatus = "Unknown" if holds is None else ("True" if holds else "False")
+        return Condition(kind, status, reason, message, record.seq, record.last_event_at)
+
+    awaiting = record.question is not None or record.state == "AWAITING_APPROVAL"
+    return (
+        one("Accepted", bool(record.task_digest), "TaskAccepted", f"task {record.name} {record.task_digest}"),
+        one(
+            "Progressing",
+            not record.is_terminal and record.state != "PAUSED",
+            finished or record.state,
+            f"turn {record.turn}, savepoint {record.savepoint}, {record.still} savepoints without progress",
+        ),
+        one(
+            "Converged",
+            converged if record.measured else None,
+            "DeltaEmpty" if converged else "DeltaOpen",
+            f"open: {blocking}",
+        ),
+        one("Verified", record.certificate is not None, "Certified" if record.certificate else "NotCertified", ""),
+        one("Stalled", finished in STALL_REASONS, finished or "NotStalled", record.finished_message),
+        one(
+            "AwaitingApproval",
+            awaiting,
+            "QuestionAsked" if record.question else "None",
+            record.question.question if record.question else "",
+        ),
+        one(
+            "BudgetExhausted",
+            finished.startswith("Budget"),
+            finished if finished.startswith("Budget") else "WithinBudget",
+            "",
+        ),
+        one("Drifted", finished == "Drifted", finished if finished == "Drifted" else "NoDrift", ""),
+        one("EffectUnknown", bool(record.in_flight) or None if record.in_flight else False, "None", ""),
+    )
+
+
+STALL_REASONS = ("Stalled", "RoutesExhausted", "RepeatedAction", "NoProgress", "ContextTooLarge")
