@@ -41,11 +41,10 @@ def parse_reply(reply: Reply) -> Proposal:
         return _proposal([_Read(Malformed(0, "", "too_large", "", message), f"bytes:{size}")], "")
     thought = reply.text
     entries = [_Entry(call.name, call.arguments, f"/calls/{n}", textual=True) for n, call in enumerate(reply.calls)]
-    reads: list[_Read] = []
     if reply.raw is not None:
         raw = _read_raw(reply.raw)
         if isinstance(raw, Flaw):
-            reads.append(_Read(raw.complaint(0, ""), _fingerprint(reply.raw)))
+            entries.append(_Entry("", reply.raw, "/raw", textual=False, flaw=raw))
         else:
             thought = thought or raw.thought
             entries += raw.entries
@@ -53,8 +52,7 @@ def parse_reply(reply: Reply) -> Proposal:
     if unread is not None:
         reads = _refuse_all(entries, unread, reply)
     else:
-        for entry in entries[: limits.CALLS_PER_PROPOSAL_MAX]:
-            reads.append(_read_call(len(reads), entry))
+        reads = [_read_call(n, entry) for n, entry in enumerate(entries[: limits.CALLS_PER_PROPOSAL_MAX])]
         if len(entries) > limits.CALLS_PER_PROPOSAL_MAX:
             reads.append(_surplus(len(reads), entries))
     return _proposal(reads, _visible(thought))
