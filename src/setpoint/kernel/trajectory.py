@@ -168,6 +168,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     route_failures: int = 0  # in a row, on this route
     # Workspace
     savepoint: int = 0
+    savepoints: int = 0  # the highest number used; numbers are never used twice
     fingerprint: str = ""  # of the newest savepoint
     changed: int = 0
     paths: tuple[str, ...] = ()
@@ -391,6 +392,7 @@ def _kept(record: Record, turn: int, event: SavepointKept) -> Record:
     return replace(
         record,
         savepoint=event.savepoint,
+        savepoints=max(record.savepoints, event.savepoint),
         fingerprint=event.fingerprint,
         changed=event.changed,
         paths=tuple(event.paths),
