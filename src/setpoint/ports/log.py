@@ -8,8 +8,12 @@ Promises every adapter keeps (each sentence has a conformance test):
 
 - ``append`` with another head than the stream has raises HeadMoved; with a stale fence raises LeaseLost; in both
   cases nothing was written.
+- The fence alone decides: an expired lease that nobody took still appends; a released one does not.
 - ``durable=True`` returns only once the events (and every earlier one of the stream) survive a power cut;
   ``durable=False`` returns at once, keeps order, and becomes durable with the next durable append or ``flush``.
+  What it ran into is raised there at the latest, by the next ``append`` under the same lease, ``flush`` or ``close``.
+- Reads see everything this process has appended. A stream that does not exist raises UnknownTrajectory.
+- A malformed draft (``at``, ``type``, ``turn``, ``data``) raises ValueError before anything is queued.
 - Concurrent durable appends of many streams share syncs.
 - ``read`` verifies the chain and raises LogCorrupt naming stream and seq; nothing is repaired.
 - A lease is exclusive; ``claim`` on a lease whose owner process is provably dead succeeds at once, on a live one raises
@@ -103,7 +107,11 @@ class Log(Protocol):
         payloads: Sequence[bytes] = (),
         checkpoint: bytes | None = None,
     ) -> Head:
-        """Append in one transaction, with content-addressed payloads and optionally a checkpoint at the new head."""
+        """Append in one transaction, with content-addressed payloads and optionally a checkpoint at the new head.
+
+        Cancelled while it waits, it may still go down: read the head before the next one. A fault whose ``effect`` is
+        ``in_doubt`` (the disk failed while it was syncing) says the same.
+        """
         ...
 
     async def flush(self, stream: str) -> None:

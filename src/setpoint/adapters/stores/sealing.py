@@ -39,29 +39,30 @@ def verified(stream: str, rows: Iterable[Row], after: Head, until: Head) -> Iter
     template = envelope_template(stream)
     seq, prev = after.seq, after.hash
     if seq > until.seq:
-        raise _corrupt(stream, until.seq + 1, f"the log ends at {until.seq} but is known to reach {seq}")
+        raise corrupt(stream, until.seq + 1, f"the log ends at {until.seq} but is known to reach {seq}")
     for found, turn, type, v, at, raw, data in rows:
         seq += 1
         if found != seq:
-            raise _corrupt(stream, seq, f"event {seq} is missing: the next one found is {found}")
+            raise corrupt(stream, seq, f"event {seq} is missing: the next one found is {found}")
         try:
             envelope = template % (at.encode(), data, prev.encode(), seq, turn, type.encode(), v)
             intact = sha256(envelope).digest() == raw and is_unambiguous(type, at)
         except (TypeError, ValueError, AttributeError):  # a field of another type than was ever written
             intact = False
         if not intact:
-            raise _corrupt(
+            raise corrupt(
                 stream, seq, f"event {seq} does not match its hash and the hash of the event before"
             )
         before, prev = prev, "sha256:" + raw.hex()
         yield Stored(stream, seq, turn, type, v, at, before, prev, data)
     if seq != until.seq:
-        raise _corrupt(
+        raise corrupt(
             stream, seq + 1, f"the tail is missing: events end at {seq}, the head is at {until.seq}"
         )
     if prev != until.hash:
-        raise _corrupt(stream, seq, f"event {seq} has hash {prev}, expected {until.hash}")
+        raise corrupt(stream, seq, f"event {seq} has hash {prev}, expected {until.hash}")
 
 
-def _corrupt(stream: str, seq: int, what: str) -> LogCorrupt:
+def corrupt(stream: str, seq: int, what: str) -> LogCorrupt:
+    """The fault that names the first event of ``stream`` that is not as it was written."""
     return LogCorrupt(f"log of {stream}: {what}", stream=stream, seq=seq, hint=CORRUPT_HINT)

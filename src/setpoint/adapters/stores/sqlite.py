@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from setpoint.adapters.stores.file_system import VOLATILE, file_system_of
 from setpoint.adapters.stores.group_commit import GroupCommit, Job, Waiter
 from setpoint.adapters.stores.leases import (
     closed,
@@ -24,7 +25,7 @@ from setpoint.adapters.stores.leases import (
     superseded,
     unknown_stream,
 )
-from setpoint.adapters.stores.sealing import Row, seal, verified
+from setpoint.adapters.stores.sealing import Row, corrupt, seal, verified
 from setpoint.adapters.stores.sqlite_batch import BatchWriter, roll_back
 from setpoint.adapters.stores.sqlite_faults import fault_of
 from setpoint.adapters.stores.sqlite_schema import connect, open_store
@@ -43,13 +44,12 @@ _READ = "SELECT seq, turn, type, v, at, hash, data FROM event WHERE stream=? AND
 class SqliteLog:
     """The Log port over one file. Safe to use from any thread; close it, or the write-ahead log stays behind."""
 
-    durability = "power"
-
     def __init__(self, path: str, now: Callable[[], int]) -> None:
         """Open or make the store at ``path``; ``now`` is epoch milliseconds. StoreFault says why it cannot be."""
         self.path = path
         self._now = now
         self._batches = BatchWriter(open_store(path), path)
+        self.durability = "process" if file_system_of(path) in VOLATILE else "power"
         try:
             self._reader = connect(path)
         except BaseException:
@@ -133,11 +133,7 @@ class SqliteLog:
             stream,
         )
         if (last or 0) > seq:
-            raise LogCorrupt(
-                f"log of {stream}: events go on to {last}, beyond its head at {seq}",
-                stream=stream,
-                seq=seq + 1,
-            )
+            raise corrupt(stream, seq + 1, f"events go on to {last}, beyond its head at {seq}")
         return verified(
             stream, self._rows(stream, id, after, seq), Head(after, prev), Head(seq, hash_text(raw))
         )
@@ -165,10 +161,9 @@ class SqliteLog:
         if seq is None:
             return None
         if raw != event_raw:
-            raise LogCorrupt(
-                f"checkpoint of {stream} at {seq} has hash {hash_text(raw)}, the event there {hash_text(event_raw)}",
-                stream=stream,
-                seq=seq,
+            at_event = hash_text(event_raw)
+            raise corrupt(
+                stream, seq, f"its checkpoint at {seq} has hash {hash_text(raw)}, the event {at_event}"
             )
         return Checkpoint(seq, hash_text(raw), record)
 
@@ -311,12 +306,8 @@ class SqliteLog:
                 if limit > 1:
                     limit = 1
                     continue
-                raise LogCorrupt(
-                    f"log of {stream}: event {after + 1} cannot be read: {damage.message}",
-                    stream=stream,
-                    seq=after + 1,
-                    hint=damage.hint,
-                ) from damage
+                what = f"event {after + 1} cannot be read: {damage.message}"
+                raise corrupt(stream, after + 1, what) from damage
             if not rows:
                 return
             yield from rows

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from pathlib import Path
 
+from setpoint.adapters.stores.file_system import NETWORK, file_system_of
 from setpoint.adapters.stores.sqlite_faults import fault_of
 from setpoint.kernel.errors import StoreFault
 
@@ -66,10 +67,16 @@ BEGIN SELECT RAISE(ABORT, 'the event log is append-only'); END;
 def open_store(path: str) -> sqlite3.Connection:
     """The writing connection; makes directory (0700), file (0600) and tables when they are missing.
 
-    StoreFault when the file belongs to another program or to a newer Setpoint, or cannot be written.
+    StoreFault when the file belongs to another program or to a newer Setpoint, lies on a network file system, or
+    cannot be written.
     """
+    if (kind := file_system_of(path)) in NETWORK:
+        raise StoreFault(
+            f"{path} lies on a network file system ({kind}), where two hosts would write over each other",
+            hint="Choose a path on a local disk with --store sqlite:///PATH.",
+        )
     try:
-        os.makedirs(Path(path).parent, mode=0o700, exist_ok=True)
+        _make_directory(Path(path).parent)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise StoreFault(
@@ -100,10 +107,26 @@ def connect(path: str) -> sqlite3.Connection:
             path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False, cached_statements=256
         )
         connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(
+            "PRAGMA fullfsync=1"
+        )  # macOS: a plain fsync stops at the drive's cache; no effect elsewhere
         connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
     except sqlite3.Error as error:
         raise fault_of(error, path, "opening it") from error
     return connection
+
+
+def _make_directory(directory: Path) -> None:
+    """The directory, private, with its name synced; SQLite syncs only the names of its own files."""
+    if directory.is_dir():
+        return
+    _make_directory(directory.parent)
+    directory.mkdir(mode=0o700, exist_ok=True)
+    parent = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
 
 
 def _enter_wal(connection: sqlite3.Connection, path: str) -> None:
