@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import yaml
 
-from setpoint.adapters.verifiers.pinning import pin_files
+from setpoint.adapters.verifiers.sealed_files import SealedFilesUnusable, digest_directory
 from setpoint.app.document import BYTES_MAX, Document, Path, Problem, parse_documents
 from setpoint.app.schema import KINDS, schema
 from setpoint.app.validate import WAYS, validate
@@ -44,7 +44,7 @@ from setpoint.kernel.contract import (
     ToolGrant,
 )
 from setpoint.kernel.errors import UsageFault
-from setpoint.kernel.exposure import BUILTIN_TOOLS, FILE_TOOLS
+from setpoint.kernel.exposure import BUILTIN_TOOLS, TALKING_TOOLS
 from setpoint.kernel.expression import named_variables
 from setpoint.kernel.keys import digest
 from setpoint.kernel.units import (
@@ -251,7 +251,7 @@ class _Builder:
             invariants=invariants,
             budget=_budget(spec["budget"]),
             policy=_policy(spec["policy"]),
-            models=tuple(self.route(route) for route in spec["models"]),
+            models=tuple(spec["models"]),
             document=self.canonical,
             digest=digest(self.canonical),
             source=self.source,
@@ -326,10 +326,12 @@ class _Builder:
                 close = difflib.get_close_matches(tool, sorted(self.tools), n=1, cutoff=0.5)
                 known = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(self.tools))}"
                 self.complain((*path, index, "tool"), f"there is no tool {tool!r}", known)
-            elif "paths" in value and tool in BUILTIN_TOOLS and tool not in FILE_TOOLS:
-                why = "a command can write anywhere in the workspace" if tool == "shell_exec" else "it takes no path"
-                advice = "protect paths with goal.forbid or an invariant"
-                self.complain((*path, index, "paths"), f"{tool} cannot be bound to paths: {why}", advice)
+            elif "paths" in value and tool in TALKING_TOOLS:
+                self.complain((*path, index, "paths"), f"{tool} touches no path", "remove it")
+            if value["read_only"] and tool != "shell_exec":
+                self.complain(
+                    (*path, index, "read_only"), f"read_only applies to shell_exec, not to {tool}", "remove it"
+                )
             grants.append(
                 ToolGrant(
                     tool=tool,
@@ -337,6 +339,7 @@ class _Builder:
                     require=tuple(value["require"]),
                     ensure=tuple(value["ensure"]),
                     max_calls=value.get("max_calls"),
+                    read_only=value["read_only"],
                 )
             )
         return tuple(grants)
@@ -422,9 +425,13 @@ class _Builder:
             return directory
         self.sealed.setdefault(directory, at)
         try:
-            pinned = pin_files(directory)
-        except UsageFault as fault:
-            self.complain(at, str(fault).replace("\n  ", "; "))
+            stray = _link_out(directory)
+            if stray:
+                advice = "copy the file in: sealed files are mounted alone, and pinned whole"
+                self.complain(at, f"the link {stray} leads out of the sealed files", advice)
+            pinned = digest_directory(directory)
+        except (SealedFilesUnusable, OSError) as fault:
+            self.complain(at, str(fault))
             return directory
         wanted = value.setdefault("files_digest", pinned)
         if wanted != pinned:
@@ -434,21 +441,26 @@ class _Builder:
 
     def judge(self, path: Path, judge: str, files: str) -> None:
         at = (*path, "oracle")
-        if os.path.isabs(judge) or ".." in judge.split("/"):
+        if os.path.isabs(judge) or judge.startswith("..") or os.path.normpath(judge) != judge:
             self.complain(at, f"{judge!r} is not a path inside `files`")
         elif not os.path.isfile(os.path.join(files, judge)):
             self.complain(at, f"there is no file {judge!r} in {files}")
 
-    def route(self, route: str) -> str:
-        """Files of scripted and replay routes become absolute, since the manifest's folder is known only here."""
-        kind, _, rest = route.partition(":")
-        if kind in ("scripted", "replay"):
-            return f"{kind}:{os.path.join(self.directory, os.path.expanduser(rest))}"
-        return route
-
 
 def _is_inside(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _link_out(directory: str) -> str:
+    """The first link below ``directory`` that is absolute or leads out of it, or ""."""
+    for folder, folders, files in os.walk(directory):
+        for name in sorted((*folders, *files)):
+            path = os.path.join(folder, name)
+            if os.path.islink(path) and (
+                os.path.isabs(os.readlink(path)) or not _is_inside(os.path.realpath(path), directory)
+            ):
+                return path
+    return ""
 
 
 def _predicate(way: str, value: dict[str, Any]) -> Predicate:

@@ -18,7 +18,7 @@ from setpoint.kernel.units import DURATION_PATTERN, SIZE_PATTERN, USD_PATTERN
 
 API_VERSION: Final = "setpoint.dev/v1"
 KINDS: Final = ("Task",)
-ROUTE_KINDS: Final = ("scripted", "replay", "command", "openai", "anthropic", "wrap")
+ROUTE_KINDS: Final = ("scripted", "replay", "command", "openai", "anthropic")
 
 ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 TOOL_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_.:/-]{0,127}$"
@@ -105,7 +105,7 @@ def _spec() -> Schema:
             "policy": _policy(),
             "models": _strings(
                 "Routes to a model, first to last; the command line may replace them. "
-                "The file of a scripted or replay route is relative to this file.",
+                "Files and programs in a route are relative to this file.",
                 {"type": "string", "minLength": 1, "format": "route"},
                 example=["scripted:script.yaml"],
                 default=[],
@@ -231,7 +231,8 @@ def _action() -> Schema:
                 "examples": ["file_edit"],
             },
             "paths": _strings(
-                "Where a file tool may work; without it, the whole workspace but what goal.forbid names.",
+                "Where it may work: judged before a call where the tool names its path, and on what a turn changed. "
+                "Without it, the whole workspace but what goal.forbid names.",
                 _glob(),
                 example=["src/**", "tests/**"],
             ),
@@ -247,6 +248,12 @@ def _action() -> Schema:
                 example=["size(changes) <= 3"],
                 default=[],
             ),
+            "read_only": {
+                "type": "boolean",
+                "description": "For shell_exec: only single commands of a read-only list, such as grep or ls.",
+                "default": False,
+                "examples": [True],
+            },
             "max_calls": _count("Calls over the whole trajectory.", None, 1, 1_000_000) | {"examples": [10]},
         },
         required=("tool",),

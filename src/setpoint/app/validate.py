@@ -254,7 +254,7 @@ def _annotated(rules: Any, value: Any, path: Path) -> Iterable[tuple[Path, dict[
         for index, item in enumerate(value):
             if "items" in rules:
                 yield from _annotated(rules["items"], item, (*path, index))
-    elif "format" in rules or rules.get("type") == "integer":
+    elif "format" in rules or rules.get("type") in ("integer", "boolean"):
         yield path, rules, value
 
 
@@ -262,6 +262,16 @@ def _format_problems(document: Document, path: Path, rules: dict[str, Any], valu
     if isinstance(value, float) and rules.get("type") == "integer" and value.is_integer():
         # JSON Schema takes 30.0 for an integer; a contract counts, and its digest knows no decimals.
         return [document.problem(path, f"must be an integer, found the number {document.mark(path).text}")]
+    if (
+        isinstance(value, bool)
+        and rules.get("type") == "boolean"
+        and document.mark(path).text.lower() in ("yes", "no", "on", "off")
+    ):
+        return [
+            document.problem(
+                path, f"{document.mark(path).text!r} is read differently by YAML readers", "write true or false"
+            )
+        ]
     check = _FORMATS.get(rules.get("format", ""))
     if check is None or isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return []

@@ -61,7 +61,7 @@ TOOLS: Final[Mapping[str, Reach]] = {
     "complete_task": _TALK,
 }
 BUILTIN_TOOLS: Final = tuple(TOOLS)
-FILE_TOOLS: Final = ("file_read", "file_edit", "file_write")
+TALKING_TOOLS: Final = ("ask_operator", "complete_task")
 WRITING_TOOLS: Final = ("shell_exec", "file_edit", "file_write")
 
 HORIZON_LONG: Final = 30
