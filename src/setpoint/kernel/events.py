@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from setpoint.kernel.budget import Stage
 from setpoint.kernel.errors import LogCorrupt
 
 SCHEMA_VERSION: Final = 1
@@ -72,7 +73,7 @@ class TurnStarted(Event, frozen=True):
     """Phase 1 said yes. ``elapsed_ms`` is active wall time so far; ``stage`` is nominal | steer | restrict."""
 
     elapsed_ms: int
-    stage: str = "nominal"
+    stage: Stage = "nominal"
 
 
 class ContextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -273,6 +274,7 @@ class ControlRequested(Event, frozen=True):
     action: str
     by: str
     argument: str = ""
+    position: int = 0  # in the inbox; what lies before it has been read
 
 
 class ControlApplied(Event, frozen=True):

@@ -14,6 +14,7 @@ Effect = Literal["pure", "read", "reversible", "keyed", "compensable", "irrevers
 RefusalReason = Literal[
     # syntactic
     "MALFORMED",
+    "NO_CALL",
     "UNKNOWN_TOOL",
     "SCHEMA",
     "STRUCTURE",

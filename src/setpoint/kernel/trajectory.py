@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from setpoint.kernel import limits
+from setpoint.kernel.budget import Stage
 from setpoint.kernel.errors import IllegalTransition
 from setpoint.kernel.events import (
     Authorized,
@@ -206,6 +207,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: tuple[InFlight, ...] = ()
     question: Question | None = None
     controls: tuple[Control, ...] = ()
+    inbox_position: int = 0
+    stage: Stage = "nominal"
     context_digest: str = ""
     prompt_tokens: int = 0
     certificate: Ref | None = None
@@ -251,6 +254,7 @@ def _turn_started(record: Record, turn: int, event: TurnStarted) -> Record:
     return replace(
         record,
         turn=turn,
+        stage=event.stage,
         spent=replace(record.spent, elapsed_ms=event.elapsed_ms),
         attempt_state=record.fingerprint,
         attempt=1,
@@ -473,7 +477,9 @@ def _answered(record: Record, turn: int, event: QuestionAnswered) -> Record:
 
 
 def _control(record: Record, turn: int, event: ControlRequested) -> Record:
-    return replace(record, controls=(*record.controls, Control(event.request_id, event.action, event.argument)))
+    control = Control(event.request_id, event.action, event.argument)
+    position = max(record.inbox_position, event.position)
+    return replace(record, controls=(*record.controls, control), inbox_position=position)
 
 
 def _control_applied(record: Record, turn: int, event: ControlApplied) -> Record:

@@ -141,6 +141,10 @@ class Workspace(Protocol):
         """Digest of the whole candidate tree, by the same rule as ``base_digest``."""
         ...
 
+    def current_digest(self) -> str:
+        """Digest of the user's tree as it stands now, by the same rule; costs a stat of every file."""
+        ...
+
     # The end.
     def commit(self, commit_id: str) -> CommitReceipt:
         """Make the staged state the user's. Idempotent by ``commit_id``. ConflictFault leaves the tree as it is."""

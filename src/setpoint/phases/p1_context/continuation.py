@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
 from setpoint.kernel import limits
+from setpoint.kernel.budget import Stage
 from setpoint.kernel.contract import Budget
 from setpoint.kernel.trajectory import Record
 from setpoint.ports.proposer import RouteLimits
-
-Stage = Literal["nominal", "steer", "restrict"]
 
 
 @dataclass(frozen=True, slots=True)

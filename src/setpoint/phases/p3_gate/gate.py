@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from setpoint.kernel import limits
+from setpoint.kernel.budget import Stage
 from setpoint.kernel.contract import Task, ToolGrant
 from setpoint.kernel.proposal import Call, Malformed
 from setpoint.kernel.ruling import Effect, Gate, Permit, Refusal, RefusalReason, Ruling
@@ -19,8 +20,6 @@ from setpoint.phases.p3_gate.approval import check_approval
 from setpoint.phases.p3_gate.reach import check_path, check_preconditions
 from setpoint.phases.p3_gate.schema import check_schema, refuse_malformed
 from setpoint.phases.p3_gate.tools import ASK_OPERATOR, COMPLETE_TASK, Tool, blast_radius, is_read_only
-
-Stage = Literal["nominal", "steer", "restrict"]
 
 
 @dataclass(frozen=True, slots=True)

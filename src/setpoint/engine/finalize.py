@@ -1,0 +1,128 @@
+"""The end of a pursuit: commit, certify, finish; or finish with a reason that names what is still open.
+
+Each step is durable before the next begins, so a crash in between goes on where it was: a planned commit is carried
+out again under the same id, which the workspace makes once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from setpoint.engine.judge import judge_state
+from setpoint.engine.pursuit import Pursuit
+from setpoint.engine.turn import measure_again
+from setpoint.kernel import limits
+from setpoint.kernel.errors import ConflictFault
+from setpoint.kernel.events import (
+    Certified,
+    CommitPlanned,
+    Committed,
+    DriftFound,
+    Finished,
+    RolledBack,
+)
+from setpoint.phases.p5_evidence.order import SKIPPED
+
+
+async def succeed(p: Pursuit) -> None:
+    """The delta of the newest savepoint is empty: make it the user's tree, certify it, finish."""
+    if not await _commit(p):
+        return
+    if p.record.items:  # the tree moved under the commit and the fresh evidence said no
+        await finish(p, "FAILED", "Drifted", "the workspace changed while the task ran; it no longer meets it", 17)
+        return
+    bundle, keyid, level = await asyncio.to_thread(p.certify, p)
+    certificate = p.journal.store(bundle)
+    p.journal.emit(Certified(certificate=certificate, keyid=keyid, level=level))
+    await finish(p, "COMPLETED", "Converged", "every criterion is met and every invariant holds", 0)
+
+
+async def _commit(p: Pursuit) -> bool:
+    """Apply the staged state; False when a conflict ended the trajectory instead."""
+    record = p.record
+    if record.changed == 0 and not record.commit_planned:
+        if not record.state_digest:
+            digest = await asyncio.to_thread(p.workspace.state_digest)
+            p.journal.emit(Committed(commit_id="", fingerprint=record.fingerprint, state_digest=digest, changed=0))
+        return True
+    if record.committed:
+        return True
+    commit_id = record.commit_planned or f"{record.trajectory_id}-{record.savepoint}"
+    if not record.commit_planned:
+        p.journal.emit(CommitPlanned(commit_id=commit_id, savepoint=record.savepoint, fingerprint=record.fingerprint))
+        await p.journal.barrier()
+    try:
+        expected = await asyncio.to_thread(p.workspace.state_digest)
+        receipt = await asyncio.to_thread(p.workspace.commit, commit_id)
+    except ConflictFault as fault:
+        named = ", ".join(fault.paths[:5]) or fault.message
+        message = (
+            f"the workspace was changed elsewhere meanwhile: {named}. Nothing was overwritten; the staged version is "
+            "kept and can be looked at with `setpoint diff --staged`"
+        )
+        await finish(p, "FAILED", "Conflict", message, 15)
+        return False
+    actual = await asyncio.to_thread(p.workspace.current_digest)
+    p.journal.emit(
+        Committed(
+            commit_id=commit_id,
+            fingerprint=record.fingerprint,
+            state_digest=actual,
+            changed=record.changed,
+            paths=[_text(path) for path in receipt.paths[: limits.PATHS_RECORDED_MAX]],
+        )
+    )
+    await p.journal.barrier()
+    if actual != expected:
+        await _judge_drifted(p, expected, actual)
+    return True
+
+
+async def _judge_drifted(p: Pursuit, expected: str, actual: str) -> None:
+    """Somebody changed other files while the task ran: the evidence is stale, so gather it again on what is there."""
+    p.journal.emit(DriftFound(what="workspace", expected=expected, found=actual, decision="judge_again"))
+    changes = await asyncio.to_thread(p.workspace.changes)
+    await judge_state(p, changes, thorough=True, phase="final")
+
+
+async def fail(p: Pursuit, reason: str, message: str, code: int) -> None:
+    """End without convergence. Under ``policy.commit: progress`` the best savepoint is committed first."""
+    record = p.record
+    best = record.best
+    if best is not None and record.savepoint != best.savepoint:
+        await restore_best(p, "stall", "")
+        best = p.record.best
+    if p.task.policy.commit == "progress" and best is not None and best.savepoint > 0 and best.progress[0] == 0:
+        if not await _commit(p):
+            return
+        message += "; the progress made so far was committed, uncertified"
+    blocking = ", ".join(item.address for item in p.record.items)
+    if blocking:
+        message = f"{message}; still open: {blocking}"
+    missing = [item for item in p.record.items if item.verdict == "missing" and not item.reason.startswith(SKIPPED)]
+    if code == 11 and missing:
+        reason, code = "EvidenceMissing", 18
+        message = f"{message}; no evidence for {', '.join(item.address for item in missing)}: {missing[0].reason}"
+    await finish(p, "FAILED", reason, message, code)
+
+
+async def finish(p: Pursuit, state: str, reason: str, message: str, code: int) -> None:
+    p.journal.emit(Finished(state=state, reason=reason, message=_text(message), code=code))
+    await p.journal.barrier()
+
+
+async def restore_best(p: Pursuit, reason: str, note: str, blocked: str = "") -> None:
+    """Back to the best savepoint: the event first, then the workspace, so that a crash in between only repeats it."""
+    record = p.record
+    best = record.best
+    assert best is not None
+    p.journal.emit(
+        RolledBack(savepoint=best.savepoint, fingerprint=best.fingerprint, reason=reason, note=note, blocked=blocked)
+    )
+    await p.journal.barrier()
+    await asyncio.to_thread(p.workspace.restore, best.savepoint)
+    measure_again(p)
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,147 @@
+"""Desired minus actual, until empty: the outer loop.
+
+Every decision is a function of the record, so that the loop entered anew after a crash decides the same. It returns
+when the trajectory is terminal or waits for a person; a waiting trajectory holds nothing but its record (law L12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from setpoint.engine.control import apply_controls
+from setpoint.engine.finalize import fail, restore_best, succeed
+from setpoint.engine.journal import Journal
+from setpoint.engine.judge import judge_state
+from setpoint.engine.pursuit import Pursuit
+from setpoint.engine.turn import build_context, run_turn
+from setpoint.kernel import limits
+from setpoint.kernel.events import (
+    CheckpointWritten,
+    ControlApplied,
+    ControlRequested,
+    QuestionAsked,
+    Routed,
+    Stalled,
+)
+from setpoint.kernel.trajectory import Record
+from setpoint.phases.p1_context.compaction import ContextTooLarge
+from setpoint.phases.p1_context.continuation import Go, Stop, may_continue, project
+from setpoint.phases.p2_proposal.routing import NextRoute, next_route
+from setpoint.phases.p6_verdict.progress import Backtrack, NoStall, Steer, judge_progress
+
+
+async def converge(p: Pursuit) -> Record:
+    """Run turns until the delta is empty, a bound is reached or a person is needed."""
+    if p.record.best is None:
+        await _baseline(p)
+    while True:
+        await apply_controls(p)
+        record = p.record
+        if record.is_terminal or record.state == "PAUSED":
+            await p.journal.barrier()
+            return record
+        if record.state == "READY":
+            if not record.items and record.measured == record.fingerprint:
+                await succeed(p)
+                continue
+            if record.route_index >= len(record.models):
+                await _routes_exhausted(p)
+                continue
+            if await _stalled(p):
+                continue
+        await _one_turn(p)
+        await _checkpoint(p)
+
+
+async def _baseline(p: Pursuit) -> None:
+    """Judge the base itself: it may already be what is desired, and it is what later counts are compared with."""
+    await asyncio.to_thread(p.workspace.begin)
+    changes = await asyncio.to_thread(p.workspace.changes)
+    await judge_state(p, changes, thorough=True, phase="baseline")
+    await asyncio.to_thread(p.workspace.discard)
+    await p.journal.barrier()
+
+
+async def _one_turn(p: Pursuit) -> None:
+    if p.record.state != "READY":  # a turn in flight, taken up after a crash: it was admitted when it started
+        await run_turn(p, p.record.stage, None)
+        return
+    admitted = may_continue_now(p, 0)
+    if isinstance(admitted, Stop):
+        await _budget_exhausted(p, admitted)
+        return
+    try:
+        context = await asyncio.to_thread(build_context, p, admitted.stage)
+    except ContextTooLarge as fault:
+        await fail(p, "ContextTooLarge", str(fault), 11)
+        return
+    admitted = may_continue_now(p, context.tokens)
+    if isinstance(admitted, Stop):
+        await _budget_exhausted(p, admitted)
+        return
+    await run_turn(p, admitted.stage, context)
+
+
+def may_continue_now(p: Pursuit, prompt_tokens: int) -> Go | Stop:
+    route = p.proposers[p.record.route_index]
+    projected = project(p.record, prompt_tokens, route.limits)
+    return may_continue(p.record, p.task.budget, p.elapsed_ms(), projected)
+
+
+async def _budget_exhausted(p: Pursuit, stop: Stop) -> None:
+    if p.task.budget.on_exceed == "pause":
+        request = f"budget-{p.record.turn}"
+        p.journal.emit(ControlRequested(request_id=request, action="pause", by="runtime", argument=stop.dimension))
+        p.journal.emit(ControlApplied(request_id=request, action="pause"))
+        await p.journal.barrier()
+        return
+    await fail(p, f"Budget:{stop.dimension}", f"budget exhausted ({stop.dimension}): {stop.message}", 14)
+
+
+async def _stalled(p: Pursuit) -> bool:
+    """Take the next stall tier when there is no progress; True when the loop must look again."""
+    match judge_progress(p.record, p.task.policy):
+        case NoStall():
+            return False
+        case Steer(reason, message):
+            p.journal.emit(Stalled(tier="steer", reason=reason, message=message))
+            return False
+        case Backtrack(reason, message):
+            await _backtrack(p, reason, message)
+            return True
+
+
+async def _backtrack(p: Pursuit, reason: str, message: str) -> None:
+    """Best savepoint, block list, next step of ``policy.on_stall``: another route, a person, or the end."""
+    p.journal.emit(Stalled(tier="backtrack", reason=reason, message=f"back to the best savepoint: {message}"))
+    await restore_best(p, "stall", "")
+    for step in p.task.policy.on_stall:
+        if step == "next_model":
+            following = next_route(p.record, reason)
+            if isinstance(following, NextRoute):
+                p.journal.emit(Routed(route=p.record.models[following.index], index=following.index, reason=reason))
+                await p.journal.hand_over()
+                return
+        elif step == "ask" and p.record.question is None:
+            blocking = ", ".join(item.address for item in p.record.items)
+            question = f"No progress ({message}). Still open: {blocking}. How shall it go on?"
+            p.journal.emit(Stalled(tier="ask", reason=reason, message=""))
+            p.journal.emit(QuestionAsked(question_id=f"s{p.record.turn}", question=question, source="runtime"))
+            await p.journal.barrier()
+            return
+    p.journal.emit(Stalled(tier="halt", reason=reason, message=""))
+    await fail(p, "Stalled", f"stalled ({reason}): {message}", 11)
+
+
+async def _routes_exhausted(p: Pursuit) -> None:
+    await fail(p, "RoutesExhausted", "no model has a further proposal", 11)
+
+
+async def _checkpoint(p: Pursuit) -> None:
+    """A record snapshot every so many turns, at a turn boundary only, after its savepoint is durable (R176)."""
+    record = p.record
+    if record.state != "READY" or record.turn - record.checkpoint_turn < limits.CHECKPOINT_EVERY_TURNS:
+        return
+    if isinstance(p.journal, Journal):
+        p.journal.emit(CheckpointWritten(savepoint=record.savepoint))
+        await p.journal.checkpoint()

@@ -1,0 +1,453 @@
+"""One turn: the six phases in order. Reading this file is reading the product.
+
+A turn starts only when the budget allows the projected call, and ends with ``TurnEnded``. Between a recorded reply
+and its end a crash costs the dispatches of this turn, never the model call: ``run_turn`` takes the recorded reply up
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from setpoint.engine.judge import judge_state
+from setpoint.engine.pursuit import Pursuit
+from setpoint.kernel import limits
+from setpoint.kernel.budget import Stage
+from setpoint.kernel.delta import Progress, measure
+from setpoint.kernel.errors import ChangeRejected
+from setpoint.kernel.events import (
+    Authorized,
+    ClaimRejected,
+    ContextBuilt,
+    ContextPart,
+    DeltaMeasured,
+    DriftFound,
+    ModelFailed,
+    ModelReplied,
+    QuestionAsked,
+    Refused,
+    RolledBack,
+    Routed,
+    SavepointKept,
+    ToolIntent,
+    ToolResult,
+    TurnEnded,
+    TurnStarted,
+)
+from setpoint.kernel.keys import call_key
+from setpoint.kernel.proposal import ASK_TOOL, CLAIM_TOOL, Call, Malformed, Proposal, Reply, Usage
+from setpoint.kernel.ruling import Hold, Permit, Refusal
+from setpoint.phases.p1_context.projection import FileCopy, Surroundings, project
+from setpoint.phases.p2_proposal.invoke import Failed, invoke, price
+from setpoint.phases.p2_proposal.parse import exact, parse_reply
+from setpoint.phases.p2_proposal.routing import NextRoute, NoRoute, Retry, after_failure
+from setpoint.phases.p3_gate.gate import Facts, legal_tools, refuse_blocked, rule
+from setpoint.phases.p3_gate.reach import broken_postcondition
+from setpoint.phases.p4_dispatch.outcome import Outcome
+from setpoint.phases.p4_dispatch.run import Bench, dispatch
+from setpoint.phases.p5_evidence.implicit import IMPLICIT
+from setpoint.phases.p5_evidence.observe import shape
+from setpoint.phases.p6_verdict.completion import RollBack, corrective_note, decide
+from setpoint.ports.proposer import Context
+from setpoint.ports.workspace import ChangeSet, ResolvedPath
+
+
+async def run_turn(p: Pursuit, stage: Stage, context: Context | None) -> None:
+    """Ask for one proposal and see it through to its verdict. ``context`` None: a turn in flight is taken up."""
+    if context is not None:
+        p.journal.start_turn(TurnStarted(elapsed_ms=p.elapsed_ms(), stage=stage), p.record.turn + 1)
+        _record_context(p, context)
+    if p.record.reply is None:
+        context = context or await _rebuilt_context(p, stage)
+        if not await _ask_model(p, context):
+            p.journal.emit(TurnEnded(outcome="model_failed"))
+            await p.journal.hand_over()
+            return
+    await see_through(p, parse_reply(_recorded_reply(p)), stage)
+
+
+async def _rebuilt_context(p: Pursuit, stage: Stage) -> Context:
+    """The context of the turn in flight, built again; when it differs from the recorded one, the log says so."""
+    context = await asyncio.to_thread(build_context, p, stage)
+    if context.digest != p.record.context_digest:
+        expected = p.record.context_digest
+        p.journal.emit(DriftFound(what="context", expected=expected, found=context.digest, decision="cross_over"))
+    return context
+
+
+async def see_through(p: Pursuit, proposal: Proposal, stage: Stage) -> None:
+    """Phases 3 to 6 for a proposal whose reply is recorded."""
+    await asyncio.to_thread(p.workspace.begin)
+    done = await _rule_and_dispatch(p, proposal, stage)
+    question = _question(proposal)
+    try:
+        changes = await asyncio.to_thread(p.workspace.changes)
+    except ChangeRejected as fault:
+        await _roll_back(p, RollBack("change_rejected", f"rolled back: {fault.message}"), proposal)
+        return
+    if changes.fingerprint != p.record.fingerprint:
+        await judge_state(p, changes, thorough=proposal.claims)
+        await _verdict(p, proposal, changes, done.broken_postcondition, question)
+        return
+    await asyncio.to_thread(p.workspace.discard)
+    if proposal.claims and p.record.items:
+        _reject_claim(p)
+    await _end(p, "unchanged" if done.permits else "refused", question)
+
+
+# Phase 1
+
+
+def build_context(p: Pursuit, stage: Stage) -> Context:
+    """The projection of the present record and workspace for the present route. Blocks on the workspace."""
+    record, route = p.record, p.proposers[p.record.route_index]
+    tools = tuple(tool.spec for tool in legal_tools(p.task, p.tools, stage))
+    entries, cut = p.workspace.listing(limits.MAP_ENTRIES_MAX)
+    files: list[FileCopy] = []
+    for path in reversed(record.working):
+        files.append(FileCopy(path, p.workspace.read(ResolvedPath(path), limits.FILE_READ_BYTES_MAX)))
+    turn = record.turn if record.state != "READY" else record.turn + 1
+    window = route.limits.context_tokens - route.limits.output_tokens
+    return project(
+        p.task,
+        record,
+        turn,
+        tools,
+        Surroundings(entries, cut, files),
+        p.journal.load,
+        stage=stage,
+        cursor=record.cursors.get(route.route, 0),
+        max_tokens=max(1, min(limits.PROMPT_TOKENS_MAX, window)),
+    )
+
+
+_STORED_PARTS = ("instructions", "goal", "map")
+
+
+def _record_context(p: Pursuit, context: Context) -> None:
+    parts: list[ContextPart] = []
+    for part in context.parts:
+        if part.name in _STORED_PARTS or part.name.startswith("file:"):
+            ref = p.journal.store(part.text.encode("utf-8", "replace"))
+            parts.append(ContextPart(part.zone, _text(part.name), ref.ref[7:], part.tokens))
+    shown = [part.name[12:] for part in context.parts if part.zone == "leaf"]
+    p.journal.emit(ContextBuilt(digest=context.digest, tokens=context.tokens, parts=parts, observations=shown))
+
+
+# Phase 2
+
+
+async def _ask_model(p: Pursuit, context: Context) -> bool:
+    """One model call; True when a reply was recorded. A failure is recorded and routed, its tokens are charged."""
+    proposer = p.proposers[p.record.route_index]
+    await p.journal.hand_over()  # the log syncs while the model thinks
+    deadline = min(limits.MODEL_CALL_MS_MAX, max(1, p.wall_ms_left()))
+    answer = await invoke(proposer, context, deadline, p.clock)
+    if isinstance(answer, Failed):
+        await _model_failed(p, answer, proposer.route)
+        return False
+    reply = answer.reply
+    inline, ref = p.journal.spill_json(_storable(reply.document()))
+    p.journal.emit(
+        ModelReplied(
+            route=proposer.route,
+            reply=inline,
+            reply_ref=ref,
+            stop=reply.stop,
+            input_tokens=reply.usage.input_tokens,
+            output_tokens=reply.usage.output_tokens,
+            cached_tokens=reply.usage.cached_tokens,
+            usd_micros=price(reply.usage, proposer.limits),
+            latency_ms=answer.latency_ms,
+            model=_text(reply.model),
+            cursor=reply.cursor,
+        )
+    )
+    return True
+
+
+async def _model_failed(p: Pursuit, answer: Failed, route: str) -> None:
+    fault, usage = answer.fault, answer.fault.usage
+    spent = usage if isinstance(usage, Usage) else Usage()
+    p.journal.emit(
+        ModelFailed(
+            route=route,
+            kind=fault.kind,
+            message=_text(fault.message)[:500],
+            input_tokens=spent.input_tokens,
+            output_tokens=spent.output_tokens,
+            cached_tokens=spent.cached_tokens,
+            usd_micros=spent.usd_micros or 0,
+            latency_ms=answer.latency_ms,
+            retry_after_ms=fault.retry_after_ms or 0,
+            cursor=fault.cursor,
+        )
+    )
+    match after_failure(p.record, fault.kind, fault.retry_after_ms or 0):
+        case Retry(wait_ms):
+            await p.journal.hand_over()
+            await p.clock.sleep_ms(wait_ms)
+        case NextRoute(index, reason):
+            p.journal.emit(Routed(route=p.record.models[index], index=index, reason=reason))
+        case NoRoute(reason):
+            p.journal.emit(Routed(route="", index=len(p.record.models), reason=reason))
+
+
+def _recorded_reply(p: Pursuit) -> Reply:
+    pending = p.record.reply
+    assert pending is not None
+    document = pending.reply
+    if document is None:
+        assert pending.reply_ref is not None
+        document = msgspec.json.decode(p.journal.load(pending.reply_ref), type=dict[str, Any])
+    return Reply.of(document)
+
+
+# Phases 3 and 4
+
+
+@dataclass(slots=True)
+class _Done:
+    """What the calls of one proposal came to. ``broken_postcondition`` is the first that did not hold."""
+
+    permits: int = 0
+    broken_postcondition: str | None = None
+
+
+async def _rule_and_dispatch(p: Pursuit, proposal: Proposal, stage: Stage) -> _Done:
+    """Rule on each call in order and dispatch the permitted ones. A broken postcondition ends the turn's dispatches."""
+    done = _Done()
+    blocked = proposal.digest in p.record.blocked
+    if not proposal.calls:
+        message = "the reply holds no call; only calls are acted on, and only `complete_task` asks for judgement"
+        p.journal.emit(_refused(Refusal(0, "", "syntactic", "NO_CALL", "", message)))
+    for call in proposal.calls:
+        match _rule(p, call, stage, blocked):
+            case Refusal() as refusal:
+                p.journal.emit(_refused(refusal))
+            case Hold() as hold:
+                p.journal.emit(_refused(_not_approvable(hold)))
+            case Permit() as permit:
+                done.permits += 1
+                done.broken_postcondition = await _dispatch(p, permit)
+                if done.broken_postcondition is not None:
+                    break
+    return done
+
+
+def _not_approvable(hold: Hold) -> Refusal:
+    """Signed approvals are not built yet; until they are, what needs one is refused (law L10)."""
+    call = hold.call
+    message = f"a person must approve this ({hold.rule}); this version has no signed approvals yet, so it is refused"
+    return Refusal(call.ordinal, call.name, "isolation", "APPROVAL_REQUIRED", "", message, call.digest)
+
+
+def _rule(p: Pursuit, call: Call | Malformed, stage: Stage, blocked: bool) -> Permit | Hold | Refusal:
+    resolved: str | None = None
+    if isinstance(call, Call):
+        if blocked and call.name not in (CLAIM_TOOL, ASK_TOOL):
+            return refuse_blocked(call)
+        tool = p.tools.get(call.name)
+        typed = call.arguments.get(tool.path_argument) if tool is not None and tool.path_argument else None
+        if isinstance(typed, str):
+            resolved = p.workspace.resolve(typed)
+    return rule(call, p.task, p.record, p.tools, Facts(stage, resolved, _variables(p)))
+
+
+async def _dispatch(p: Pursuit, permit: Permit) -> str | None:
+    """Intent, dispatch, result. Returns the postcondition that does not hold, if one does not."""
+    call, record = permit.call, p.record
+    p.journal.emit(
+        Authorized(
+            ordinal=call.ordinal,
+            tool=call.name,
+            call_digest=_short(call.digest),
+            effect=permit.effect,
+            items=list(permit.items),
+            path=_text(permit.path or ""),
+        )
+    )
+    if call.name in (CLAIM_TOOL, ASK_TOOL):
+        return None  # judged at the end of the turn; nothing is dispatched
+    arguments, ref = p.journal.spill_json(_storable(call.arguments))
+    key = call_key(record.trajectory_id, record.turn, call.ordinal, call.name, exact(call.arguments))
+    p.journal.emit(
+        ToolIntent(
+            ordinal=call.ordinal,
+            tool=call.name,
+            call_digest=_short(call.digest),
+            key=key,
+            effect=permit.effect,
+            arguments=arguments,
+            arguments_ref=ref,
+            items=list(permit.items),
+            attempt=record.attempt,
+        )
+    )
+    if permit.effect not in ("pure", "read"):
+        await p.journal.barrier()  # law L2: the intent is durable before anything happens
+    bench = Bench(p.workspace, p.sandbox, p.task.environment, p.bodies)
+    outcome = await dispatch(permit, bench, p.wall_ms_left())
+    _record_result(p, call, outcome)
+    if not permit.grant.ensure:
+        return None
+    facts = {**_variables(p), "call": {"tool": call.name, "arguments": call.arguments, "exit_code": outcome.exit_code}}
+    return broken_postcondition(permit.grant.ensure, facts)
+
+
+def _record_result(p: Pursuit, call: Call, outcome: Outcome) -> None:
+    text = shape(outcome.text, p.task.observe.redact)
+    p.journal.emit(
+        ToolResult(
+            ordinal=call.ordinal,
+            tool=call.name,
+            status=outcome.status,
+            text=p.journal.spill_text(text),
+            exit_code=outcome.exit_code,
+            reason=outcome.reason,
+            duration_ms=outcome.duration_ms,
+            output_bytes=outcome.total_bytes,
+            output_sha256=outcome.sha256[:32],
+            attempt=p.record.attempt,
+        )
+    )
+
+
+# Phases 5 and 6
+
+
+async def _verdict(
+    p: Pursuit, proposal: Proposal, changes: ChangeSet, broken: str | None, question: str | None
+) -> None:
+    record = p.record
+    note = corrective_note(p.task, _hard(record.items), record.evidence, "rolled back, because it broke")
+    match decide(Progress(*record.progress), record.items, broken, note):
+        case RollBack() as back:
+            if proposal.claims:
+                _reject_claim(p)
+            await _roll_back(p, back, proposal, question)
+        case _:
+            if proposal.claims and record.items:
+                _reject_claim(p)
+            savepoint = record.savepoints + 1
+            await asyncio.to_thread(p.workspace.keep, savepoint)
+            paths = [_text(change.path) for change in changes.changes]
+            p.journal.emit(
+                SavepointKept(
+                    savepoint=savepoint,
+                    fingerprint=changes.fingerprint,
+                    changed=len(paths),
+                    paths=paths[: limits.PATHS_RECORDED_MAX],
+                )
+            )
+            await _end(p, "kept", question)
+
+
+def _hard(items: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(item for item in items if item.hard)
+
+
+def _reject_claim(p: Pursuit) -> None:
+    items = p.record.items
+    note = corrective_note(p.task, items, p.record.evidence, "the claim was rejected; not met")
+    p.journal.emit(ClaimRejected(note=note, items=[item.address for item in items]))
+
+
+async def _roll_back(p: Pursuit, back: RollBack, proposal: Proposal, question: str | None = None) -> None:
+    """Workspace and context together to the last savepoint, then the delta of that state again (R014)."""
+    record = p.record
+    p.journal.emit(
+        RolledBack(
+            savepoint=record.savepoint,
+            fingerprint=record.fingerprint,
+            reason=back.reason,
+            note=back.note,
+            blocked=proposal.digest,
+        )
+    )
+    await asyncio.to_thread(p.workspace.discard)
+    measure_again(p)
+    await _end(p, "rolled_back", question)
+
+
+def measure_again(p: Pursuit) -> None:
+    """The delta of the savepoint the record stands at, from its own evidence."""
+    record = p.record
+    judged = tuple(check for check in IMPLICIT if check.address in record.evidence)
+    items, progress = measure(p.task.done, (*judged, *p.task.invariants), record.evidence, record.fingerprint)
+    p.journal.emit(
+        DeltaMeasured(
+            fingerprint=record.fingerprint, progress=(progress.hard, progress.unmet, progress.debt), items=list(items)
+        )
+    )
+
+
+async def _end(p: Pursuit, outcome: str, question: str | None) -> None:
+    if question is not None:
+        p.journal.emit(TurnEnded(outcome="asked"))
+        p.journal.emit(QuestionAsked(question_id=f"q{p.record.turn}", question=question))
+        await p.journal.barrier()
+        return
+    p.journal.emit(TurnEnded(outcome=outcome))
+    await p.journal.hand_over()
+
+
+def _question(proposal: Proposal) -> str | None:
+    for call in proposal.calls:
+        if isinstance(call, Call) and call.name == ASK_TOOL and isinstance(call.arguments.get("question"), str):
+            return call.arguments["question"]
+    return None
+
+
+# Forms
+
+
+def _refused(refusal: Refusal) -> Refused:
+    return Refused(
+        ordinal=refusal.ordinal,
+        tool=_text(refusal.tool)[:128],
+        gate=refusal.gate,
+        reason=refusal.reason,
+        message=_text(refusal.message),
+        pointer=_text(refusal.pointer),
+        call_digest=_short(refusal.call_digest),
+    )
+
+
+def _variables(p: Pursuit) -> dict[str, Any]:
+    record = p.record
+    return {
+        "trajectory": {
+            "turn": record.turn,
+            "spent": {"tokens": record.spent.tokens, "usd_micros": record.spent.usd_micros},
+            "savepoint": record.savepoint,
+        },
+        "state": {line.check.split("/", 1)[1]: {"verdict": line.verdict} for line in record.evidence.values()},
+        "baseline": {},
+        "changes": [{"path": path} for path in record.paths],
+    }
+
+
+def _short(digest: str) -> str:
+    """128 bits of a digest: enough to tell calls of one trajectory apart, half the bytes in every event."""
+    return digest.removeprefix("sha256:")[:32]
+
+
+def _text(text: str) -> str:
+    """Text an event can hold: lone surrogates spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, dict):
+        return {_text(key): _storable(item) for key, item in value.items()}  # type: ignore[reportUnknownVariableType]
+    if isinstance(value, (list, tuple)):
+        return [_storable(item) for item in value]  # type: ignore[reportUnknownVariableType]
+    return value
