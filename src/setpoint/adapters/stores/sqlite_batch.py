@@ -1,14 +1,17 @@
 """One batch of appends becomes one SQLite transaction and one sync.
 
 Heads and fences are checked inside the transaction that writes. A refused append writes nothing and fails alone;
-the others go down. The batch's rows go in by statements of many rows, because each step of a statement gives up the
-interpreter lock, and getting it back from a busy event loop may take milliseconds.
+the others go down.
+
+Each step of a statement gives up the interpreter lock, and getting it back from a busy event loop takes up to 5 ms
+(``sys.getswitchinterval``). Hence a batch in which everything follows takes four statements, however many streams it
+holds; only when the first of them finds that something does not follow are the streams looked at one by one.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from setpoint.adapters.stores.group_commit import Job, Outcome
@@ -21,8 +24,16 @@ from setpoint.ports.log import Head
 ROWS_A_STATEMENT = 64  # of 8 parameters each; a prepared statement exists for each smaller number
 CHECKPOINTS_KEPT = 2  # the newest, and one to fall back to
 
-_ROW = "(?,?,?,?,?,?,?,?)"
-_INSERT = [f"INSERT INTO event VALUES {','.join([_ROW] * n)}" for n in range(ROWS_A_STATEMENT + 1)]
+_ROWS = [",".join(["(?,?,?,?,?,?,?,?)"] * n) for n in range(ROWS_A_STATEMENT + 1)]
+_INSERT = [f"INSERT INTO event VALUES {rows}" for rows in _ROWS]
+_ADVANCE = [
+    f"UPDATE stream SET seq=t.column6, hash=t.column7, updated_at=t.column8 FROM (VALUES {rows}) AS t"
+    " WHERE id=t.column1 AND stream_id=t.column2 AND fence=t.column3 AND seq=t.column4 AND hash=t.column5"
+    " AND owner IS NOT NULL"
+    for rows in _ROWS
+]
+
+Admitted = Sequence[tuple[int, Job]]  # the stream's row id, the job
 
 
 class BatchWriter:
@@ -32,6 +43,7 @@ class BatchWriter:
         self.connection = connection
         self.path = path
         self.syncs = 0  # commits that returned only after a sync of the write-ahead log
+        self._ids: dict[str, int] = {}  # row ids of streams seen, checked again whenever they are used
 
     def write(self, jobs: Sequence[Job]) -> list[Outcome]:
         """One outcome a job: None when it is durable, else the fault; then nothing of it was written."""
@@ -62,24 +74,17 @@ class BatchWriter:
         effect: Effect = "not_sent"
         try:
             db.execute("BEGIN IMMEDIATE")
-            tips = {stream: _Tip(db, stream) for stream in dict.fromkeys(job.stream for job in jobs)}
-            outcomes: list[Outcome] = []
-            admitted: list[tuple[int, Job]] = []
-            for job in jobs:
-                tip = tips[job.stream]
-                outcomes.append(tip.admit(job, self.path))
-                if outcomes[-1] is None and job.fence is not None:
-                    admitted.append((tip.id, job))
+            admitted = self._admit_all(jobs)
+            if admitted is not None:
+                outcomes: list[Outcome] = [None] * len(jobs)
+            else:
+                outcomes, admitted = self._admit_each(jobs)
             if not admitted:
                 db.execute("ROLLBACK")
                 return outcomes
             _insert_events(db, admitted)
             _insert_payloads(db, admitted)
             _insert_checkpoints(db, admitted)
-            db.executemany(
-                "UPDATE stream SET seq=?, hash=?, updated_at=coalesce(?, updated_at) WHERE id=?",
-                [tip.row() for tip in tips.values() if tip.moved],
-            )
             effect = "in_doubt"
             db.execute("COMMIT")
         except sqlite3.Error as error:
@@ -91,13 +96,67 @@ class BatchWriter:
         self.syncs += 1
         return outcomes
 
+    def _admit_all(self, jobs: Sequence[Job]) -> Admitted | None:
+        """Move every stream at once; None, and nothing moved, when some job cannot be admitted so."""
+        moves = self._moves(jobs)
+        if moves is None:
+            return None
+        moved = 0
+        for chunk in _chunks(moves):
+            moved += self.connection.execute(_ADVANCE[len(chunk)], _flat(chunk)).rowcount
+        if moved != len(moves):
+            self.connection.execute("ROLLBACK")
+            self.connection.execute("BEGIN IMMEDIATE")
+            return None
+        return [(self._ids[job.stream], job) for job in jobs if job.fence is not None]
+
+    def _moves(self, jobs: Sequence[Job]) -> list[tuple[object, ...]] | None:
+        """One row a stream for ``_ADVANCE``, None when a stream is new here or its jobs do not follow each other."""
+        first: dict[str, Job] = {}
+        last: dict[str, Job] = {}
+        for job in jobs:
+            if job.fence is None:
+                continue
+            before = last.get(job.stream)
+            if before is None:
+                first[job.stream] = job
+            elif job.expected != before.head or job.fence != before.fence:
+                return None
+            last[job.stream] = job
+        if not (first.keys() <= self._ids.keys() and all(job.rows for job in last.values())):
+            return None
+        return [
+            (
+                self._ids[stream], stream, job.fence, job.expected.seq, hash_raw(job.expected.hash),
+                last[stream].head.seq, hash_raw(last[stream].head.hash), last[stream].rows[-1][4],
+            )
+            for stream, job in first.items()
+        ]  # fmt: skip
+
+    def _admit_each(self, jobs: Sequence[Job]) -> tuple[list[Outcome], Admitted]:
+        """Look at each stream, admit what follows, and say of the rest why not."""
+        db = self.connection
+        tips = {stream: _Tip(db, stream) for stream in dict.fromkeys(job.stream for job in jobs)}
+        outcomes: list[Outcome] = []
+        admitted: list[tuple[int, Job]] = []
+        for job in jobs:
+            tip = tips[job.stream]
+            outcomes.append(tip.admit(job, self.path))
+            if outcomes[-1] is None and job.fence is not None:
+                admitted.append((tip.id, job))
+        db.executemany(
+            "UPDATE stream SET seq=?, hash=?, updated_at=? WHERE id=?",
+            [tip.row() for tip in tips.values() if tip.updated_at is not None],
+        )
+        self._ids.update((job.stream, id) for id, job in admitted)
+        return outcomes, admitted
+
 
 class _Tip:
     """Where a stream stands inside the transaction."""
 
     def __init__(self, db: sqlite3.Connection, stream: str) -> None:
         self.stream = stream
-        self.moved = False
         self.updated_at: str | None = None
         self._refused: dict[Head, Fault] = {}
         row = db.execute(
@@ -116,7 +175,6 @@ class _Tip:
         if fault is None:
             self.head = job.head
             if job.rows:
-                self.moved = True
                 self.updated_at = job.rows[-1][4]
         elif job.head != job.expected:
             self._refused[job.head] = fault
@@ -159,19 +217,18 @@ def roll_back(db: sqlite3.Connection) -> None:
         db.rollback()
 
 
-def _insert_events(db: sqlite3.Connection, admitted: Sequence[tuple[int, Job]]) -> None:
-    rows = ((id, *row) for id, job in admitted for row in job.rows)
-    while chunk := list(islice(rows, ROWS_A_STATEMENT)):
-        db.execute(_INSERT[len(chunk)], [value for row in chunk for value in row])
+def _insert_events(db: sqlite3.Connection, admitted: Admitted) -> None:
+    for chunk in _chunks((id, *row) for id, job in admitted for row in job.rows):
+        db.execute(_INSERT[len(chunk)], _flat(chunk))
 
 
-def _insert_payloads(db: sqlite3.Connection, admitted: Sequence[tuple[int, Job]]) -> None:
+def _insert_payloads(db: sqlite3.Connection, admitted: Admitted) -> None:
     payloads = [payload for _, job in admitted for payload in job.payloads]
     if payloads:
         db.executemany("INSERT OR IGNORE INTO payload VALUES (?,?)", payloads)
 
 
-def _insert_checkpoints(db: sqlite3.Connection, admitted: Sequence[tuple[int, Job]]) -> None:
+def _insert_checkpoints(db: sqlite3.Connection, admitted: Admitted) -> None:
     for id, job in admitted:
         if job.checkpoint is None:
             continue
@@ -184,3 +241,13 @@ def _insert_checkpoints(db: sqlite3.Connection, admitted: Sequence[tuple[int, Jo
             "(SELECT seq FROM checkpoint WHERE stream=?1 ORDER BY seq DESC LIMIT ?2)",
             (id, CHECKPOINTS_KEPT),
         )
+
+
+def _chunks(rows: Iterable[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, ROWS_A_STATEMENT)):
+        yield chunk
+
+
+def _flat(rows: Sequence[tuple[object, ...]]) -> list[object]:
+    return [value for row in rows for value in row]
