@@ -305,6 +305,11 @@ def _check_usd(text: str) -> None:
         parse_usd_micros(text)
 
 
+def _check_regex(text: str) -> None:
+    if re.compile(text).search(""):
+        raise ValueError(f"{text!r} matches the empty text, so it would blank between any two characters")
+
+
 def _check_route(text: str) -> None:
     kind, colon, rest = text.partition(":")
     if kind not in ROUTE_KINDS or not colon or not rest:
@@ -319,7 +324,7 @@ _FORMATS: Final[dict[str, Callable[[str], object]]] = {
     "cel-check": lambda text: check_expression(text, CHECK_VARIABLES),
     "cel-call": lambda text: check_expression(text, VARIABLES),
     "glob": check_glob,
-    "regex": re.compile,
+    "regex": _check_regex,
     "size": _check_size,
     "usd": _check_usd,
     "route": _check_route,
