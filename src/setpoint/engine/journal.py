@@ -8,11 +8,13 @@ Nothing outside happens between an ``emit`` that needs durability and its ``barr
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
+from setpoint.engine.reading import read_record
 from setpoint.kernel import limits
 from setpoint.kernel.events import Event, Ref, encode
 from setpoint.kernel.keys import digest_bytes
@@ -51,12 +53,21 @@ class Scribe(Protocol):
 class Journal:
     """The live journal of one trajectory under one lease."""
 
-    def __init__(self, log: Log, clock: Clock, lease: Lease, head: Head, record: Record) -> None:
+    def __init__(
+        self,
+        log: Log,
+        clock: Clock,
+        lease: Lease,
+        head: Head,
+        record: Record,
+        observer: Callable[[int, Event, Record], None] | None = None,
+    ) -> None:
         self._log = log
         self._clock = clock
         self.lease = lease
         self.head = head
         self._record = record
+        self._observer = observer
         self._drafts: list[Draft] = []
         self._payloads: list[bytes] = []
         self._known: OrderedDict[str, None] = OrderedDict()
@@ -74,6 +85,8 @@ class Journal:
         at = timestamp(self._clock.now_ms())
         self._record = replace(fold(self._record, turn, event), last_event_at=at)
         self._drafts.append(Draft(turn, type(event).__name__, encode(event), at))
+        if self._observer is not None:
+            self._observer(turn, event, self._record)
 
     async def barrier(self) -> None:
         """Everything emitted so far is durable when this returns."""
@@ -87,6 +100,15 @@ class Journal:
     async def checkpoint(self) -> None:
         """Like ``barrier``, with a snapshot of the record at the new head."""
         await self._append(durable=True, checkpoint=_json.encode(self._record))
+
+    async def resynchronise(self) -> None:
+        """After a cancelled turn: what was not handed over is dropped, and the record is read from the log again.
+
+        An append that was under way may or may not have gone down; the log knows.
+        """
+        self._drafts, self._payloads = [], []
+        await self._log.flush(self.lease.stream)
+        self._record, self.head = read_record(self._log, self.lease.stream)
 
     async def _append(self, *, durable: bool, checkpoint: bytes | None = None) -> None:
         drafts, payloads = self._drafts, self._payloads

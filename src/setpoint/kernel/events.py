@@ -62,6 +62,9 @@ class TaskAccepted(Event, frozen=True):
     tier: str
     rung: str
     runtime: str  # version of the runtime
+    directory: str  # where relative paths of the document start
+    source: str = ""  # the file it came from
+    models_directory: str = ""  # where relative paths of routes start
     parent: str = ""  # the trajectory this one retries or forks
     fork_turn: int = 0
 

@@ -150,6 +150,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     parent: str = ""
     task: Ref | None = None
     task_digest: str = ""
+    directory: str = ""
+    source: str = ""
+    models_directory: str = ""
     workspace: str = ""
     base_digest: str = ""
     # Status
@@ -208,6 +211,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     question: Question | None = None
     controls: tuple[Control, ...] = ()
     inbox_position: int = 0
+    pause_reason: str = ""  # the exhausted dimension when the budget paused it, "" when a person did
     stage: Stage = "nominal"
     context_digest: str = ""
     prompt_tokens: int = 0
@@ -244,6 +248,9 @@ def _accepted(record: Record, turn: int, event: TaskAccepted) -> Record:
         parent=event.parent,
         task=event.task,
         task_digest=event.task_digest,
+        directory=event.directory,
+        source=event.source,
+        models_directory=event.models_directory or event.directory,
         workspace=event.workspace,
         base_digest=event.base_digest,
         models=tuple(event.models),
@@ -484,15 +491,17 @@ def _control(record: Record, turn: int, event: ControlRequested) -> Record:
 
 def _control_applied(record: Record, turn: int, event: ControlApplied) -> Record:
     rest = tuple(control for control in record.controls if control.request_id != event.request_id)
+    reason = next((control.argument for control in record.controls if control.request_id == event.request_id), "")
     state: State = record.state
+    pause_reason = record.pause_reason
     match event.action:
         case "pause":
-            state = _to(record, "PAUSED")
+            state, pause_reason = _to(record, "PAUSED"), reason
         case "resume":
             state = _to(record, "READY")
         case _:
             pass
-    return replace(record, controls=rest, state=state)
+    return replace(record, controls=rest, state=state, pause_reason=pause_reason)
 
 
 def _planned(record: Record, turn: int, event: CommitPlanned) -> Record:
