@@ -109,6 +109,23 @@ def test_new_streams_leases_and_reads_need_no_sync(path):
     asyncio.run(body())
 
 
+def test_a_look_at_the_mailbox_or_the_holder_does_not_hurry_what_is_queued(path):
+    """The engine looks every turn; a sync each time would double the price of a turn."""
+
+    async def body():
+        log = SqliteLog(path, Clock())
+        lease = begin(log)
+        head = EMPTY
+        with log._commits.writing:  # held as by a writer that is waiting for the disk
+            head = await log.append(lease, head, drafts("a"), durable=False)
+            assert log.inbox("t-1") == []
+            assert log.holder("t-1") == lease
+        assert log.head("t-1") == head
+        await log.close()
+
+    asyncio.run(body())
+
+
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_the_system_sees_as_many_syncs_as_the_store_counts(tmp_path):
     """A commit that is acknowledged was really synced, and nothing else is."""
@@ -245,6 +262,42 @@ def test_a_bug_in_the_writer_reaches_the_waiters_and_does_not_hang_them(path, mo
         await log.close()
 
     asyncio.run(body())
+
+
+def test_what_cannot_be_stored_fails_its_own_stream_only(path):
+    async def body():
+        log = SqliteLog(path, Clock())
+        odd, sound = begin(log, "t-1"), begin(log, "t-2")
+        with pytest.raises(ValueError, match="not sha256"):
+            await log.append(odd, Head(0, "sha256:12"), drafts("x"), durable=False)
+        with log._commits.writing:  # so that both surely are one batch
+            tasks = [
+                asyncio.create_task(log.append(odd, EMPTY, drafts("x"), checkpoint=object())),
+                asyncio.create_task(log.append(sound, EMPTY, drafts("a"))),
+            ]
+            await asyncio.sleep(0)
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(results[0], StoreFault)
+        assert texts(log, "t-2") == ["a"] and texts(log, "t-1") == []
+        await log.close()
+
+    asyncio.run(body())
+
+
+def test_a_store_opens_while_another_process_is_writing(path):
+    """A look with the command line must not wait for a worker."""
+    log = SqliteLog(path, Clock())
+    begin(log)
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    started = time.monotonic()
+    other = SqliteLog(path, Clock())
+    assert [info.stream for info in other.streams()] == ["t-1"]
+    assert time.monotonic() - started < sqlite_schema.BUSY_MS / 1000
+    writer.execute("ROLLBACK")
+    writer.close()
+    asyncio.run(other.close())
+    asyncio.run(log.close())
 
 
 @pytest.mark.parametrize("streams", [1, 50])

@@ -127,11 +127,15 @@ class GroupCommit:
                 batch, self._queue, self._urgent = self._queue, [], False
             if not batch:
                 return
+            outcomes: list[Outcome] = []
             try:
                 outcomes = self._write(batch)
-            except BaseException as error:  # noqa: BLE001  a bug in the writer must reach the waiters, not hang them
+            except BaseException as error:  # a bug in the writer must reach the waiters, not hang them
                 outcomes = [error] * len(batch)
-            self._tell(batch, outcomes)
+                if not isinstance(error, Exception):  # an interrupt that hit a reader while it was draining
+                    raise
+            finally:
+                self._tell(batch, outcomes)
 
     def _tell(self, batch: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
         """Keep the failures nobody waits for, then wake each event loop once."""

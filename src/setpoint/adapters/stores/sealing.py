@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 
-from setpoint.kernel.chain import envelope_template, hash_text, is_unambiguous, link, refuse_malformed
+from setpoint.kernel.chain import (
+    envelope_template,
+    hash_raw,
+    hash_text,
+    is_unambiguous,
+    link,
+    refuse_malformed,
+)
 from setpoint.kernel.errors import LogCorrupt
 from setpoint.ports.log import Draft, Head, Stored
 
@@ -18,8 +25,9 @@ CORRUPT_HINT = "Nothing was repaired. Restore the store from a backup, or keep i
 
 
 def seal(template: bytes, head: Head, drafts: Sequence[Draft]) -> tuple[list[Row], Head]:
-    """The rows that follow ``head``, and the head after them. ValueError on a malformed draft."""
+    """The rows that follow ``head``, and the head after them. ValueError on a malformed head or draft."""
     seq, prev = head.seq, head.hash
+    hash_raw(prev)
     rows: list[Row] = []
     for draft in drafts:
         turn, type, v, at, data = draft.turn, draft.type, draft.v, draft.at, draft.data

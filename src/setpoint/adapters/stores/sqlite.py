@@ -210,9 +210,10 @@ class SqliteLog:
             )
 
     def holder(self, stream: str) -> Lease | None:
-        fence, owner, expires = self._one(
-            "SELECT fence, owner, expires_at_ms FROM stream WHERE stream_id=?", stream
-        )
+        rows = self._fetch("SELECT fence, owner, expires_at_ms FROM stream WHERE stream_id=?", stream)
+        if not rows:
+            raise unknown_stream(stream, self.path)
+        fence, owner, expires = rows[0]
         return Lease(stream, fence, owner, expires) if is_held(owner, expires, self._now()) else None
 
     # The mailbox.
@@ -228,8 +229,16 @@ class SqliteLog:
             return inserted.rowcount == 1
 
     def inbox(self, stream: str, after: int = 0) -> list[tuple[int, str, bytes]]:
-        (id,) = self._one("SELECT id FROM stream WHERE stream_id=?", stream)
-        return self._select("SELECT id, key, data FROM inbox WHERE stream=? AND id>? ORDER BY id", id, after)
+        """A look costs no sync and waits for none, so it may be taken every turn; the same holds for ``holder``."""
+        rows = self._fetch(
+            "SELECT i.id, i.key, i.data FROM stream s LEFT JOIN inbox i ON i.stream=s.id AND i.id>?2"
+            " WHERE s.stream_id=?1 ORDER BY i.id",
+            stream,
+            after,
+        )
+        if not rows:
+            raise unknown_stream(stream, self.path)
+        return [row for row in rows if row[0] is not None]
 
     async def close(self) -> None:
         """Write what is queued and close the file. Raises what an append that nobody waited for ran into."""
@@ -278,6 +287,7 @@ class SqliteLog:
         return row
 
     def _select(self, sql: str, *values: object) -> list[Any]:
+        """Rows, after everything this process has appended was written."""
         self._refuse_closed()
         self._commits.settle()
         return self._fetch(sql, *values)
@@ -289,6 +299,7 @@ class SqliteLog:
         return rows[0]
 
     def _fetch(self, sql: str, *values: object) -> list[Any]:
+        """Rows as the file has them."""
         try:
             with self._reading:
                 self._refuse_closed()

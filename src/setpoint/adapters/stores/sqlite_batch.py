@@ -205,7 +205,11 @@ class _Broken(Exception):
 
     @property
     def is_one_streams_fault(self) -> bool:
-        return isinstance(self.error, (sqlite3.IntegrityError, sqlite3.DataError))
+        """Whether it lies in what was to be written, not in the file: a row too many, a value too large or odd."""
+        return isinstance(
+            self.error,
+            (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError),
+        )
 
     def fault(self, path: str) -> Fault:
         return fault_of(self.error, path, "appending events", effect=self.effect)

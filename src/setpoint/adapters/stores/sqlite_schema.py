@@ -85,12 +85,13 @@ def open_store(path: str) -> sqlite3.Connection:
         ) from error
     connection = connect(path)
     try:
-        _enter_wal(connection, path)
+        version = _enter_wal(connection, path)
         connection.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}")
-        connection.execute("BEGIN IMMEDIATE")  # two processes may open a new file at once
-        _enter_schema(connection, path)
-        connection.execute("COMMIT")
+        if version == 0:
+            connection.execute("BEGIN IMMEDIATE")  # two processes may make the tables at once
+            _enter_schema(connection, path)
+            connection.execute("COMMIT")
     except sqlite3.Error as error:
         connection.close()
         raise fault_of(error, path, "opening it") from error
@@ -129,10 +130,10 @@ def _make_directory(directory: Path) -> None:
         os.close(parent)
 
 
-def _enter_wal(connection: sqlite3.Connection, path: str) -> None:
-    """Switch to WAL. SQLite does not wait for a lock here, so two first openers need the wait spelled out."""
+def _enter_wal(connection: sqlite3.Connection, path: str) -> int:
+    """Switch to WAL; the schema version found. SQLite does not wait for a lock here, so the wait is spelled out."""
     connection.execute("BEGIN")  # one snapshot: another process may be making the tables right now
-    _refuse_foreign(connection, path)  # before anything is written to it
+    version = _refuse_foreign(connection, path)  # before anything is written to it
     connection.execute("COMMIT")
     deadline = time.monotonic() + BUSY_MS / 1000
     while True:
@@ -148,6 +149,7 @@ def _enter_wal(connection: sqlite3.Connection, path: str) -> None:
             f"the file system of {path} cannot hold a write-ahead log (journal mode is {mode})",
             hint="Network file systems cannot; choose a local path with --store sqlite:///PATH.",
         )
+    return version
 
 
 def _enter_schema(connection: sqlite3.Connection, path: str) -> None:
