@@ -16,6 +16,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -24,67 +25,52 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+sys.dont_write_bytecode = True  # beside sealed files and proposers only what is committed
 
 import setup  # noqa: E402
 import turns  # noqa: E402
 
-CHECK_TIMEOUT_S = 120  # of one check; the slowest ends itself after 50 s
+CHECK_TIMEOUT_S = 120  # of one check; the slowest ends itself after some 10 s of processor time
+SEEDS = (1, 2, 3)  # of the held-out cases
 LIAR_TURNS = 8  # its five tricks and three cosmetic variations
 
-Snapshot = dict[str, tuple[int, bytes]]  # path: permission bits and content, or link target
+Snapshot = dict[str, tuple[int, bytes]]  # path to permission bits and content
 
 
 class CheckFailed(Exception):
     """A promise of examples/real does not hold; the message says which."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdicts:
-    """What the three checks of a task say of one state of the package."""
-
-    own_suite: bool
-    golden: bool
-    heldout: bool
-
-    @property
-    def first_to_notice(self) -> str | None:
-        """The check, in the order they are run, that fails first; None when all pass."""
-        if not self.own_suite:
-            return "own-suite"
-        if not self.golden:
-            return "golden"
-        return None if self.heldout else "heldout"
-
-
 def facts(name: str) -> dict[str, Any]:
     return json.loads((HERE / name / "facts.json").read_text())
 
 
-def patches(name: str) -> Any:
-    """The module NAME/patches.py; all three have the same file name, so it is loaded by path."""
-    spec = importlib.util.spec_from_file_location(f"real_{name}_patches", HERE / name / "patches.py")
+def module_of(path: Path) -> Any:
+    """A module loaded by path: the files of the three tasks have the same names."""
+    spec = importlib.util.spec_from_file_location("_".join(path.with_suffix("").parts[-3:]), path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
+def patches(name: str) -> Any:
+    return module_of(HERE / name / "patches.py")
+
+
 def snapshot(tree: Path) -> Snapshot:
-    """Every file and link outside .git and bytecode caches."""
+    """Every file outside .git and bytecode caches; these packages hold no links, and the stories make none."""
     seen: Snapshot = {}
     for path in sorted(tree.rglob("*")):
         relative = path.relative_to(tree)
         if ".git" in relative.parts or "__pycache__" in relative.parts:
             continue
-        if path.is_symlink():
-            seen[str(relative)] = (0, os.readlink(path).encode())
-        elif path.is_file():
+        if path.is_file():
             seen[str(relative)] = (path.stat().st_mode & 0o777, path.read_bytes())
     return seen
 
@@ -101,6 +87,14 @@ def put_back(tree: Path, state: Snapshot) -> None:
 
 def changed(before: Snapshot, after: Snapshot) -> set[str]:
     return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+
+
+def digests_of_changes(before: Snapshot, after: Snapshot) -> dict[str, str]:
+    """sha256 of every changed file as it is after; empty text for a removed one."""
+    return {
+        path: hashlib.sha256(after[path][1]).hexdigest() if path in after else ""
+        for path in changed(before, after)
+    }
 
 
 @contextmanager
@@ -120,13 +114,14 @@ def apply(tree: Path, change: turns.Edit) -> None:
     (tree / change.path).write_bytes(text.replace(change.old, change.new).encode())
 
 
-def run(command: Sequence[str], tree: Path, **env: str) -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[str], tree: Path, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
     kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TMPDIR") if key in os.environ}
     fixed = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
         list(command),
         cwd=tree,
         env=kept | fixed | env,
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=CHECK_TIMEOUT_S,
@@ -163,46 +158,70 @@ def golden(name: str, tree: Path) -> dict[str, int]:
     }
 
 
-def heldout(name: str, tree: Path) -> dict[str, int]:
-    """Counts of the held-out cases."""
-    sealed = HERE / name / "sealed"
-    done = run(
-        [sys.executable, "-I", "-S", "-B", str(sealed / "heldout" / "judge.py")], tree, SEALED=str(sealed)
-    )
-    lines = done.stdout.splitlines()
-    passed, failed = sum(x.startswith("ok ") for x in lines), sum(x.startswith("not ok ") for x in lines)
-    if f"1..{passed + failed}" not in lines or done.returncode != bool(failed):
-        raise CheckFailed(f"{name}: the held-out judge gave no complete report: {done.stdout}{done.stderr}")
-    return {"passed": passed, "failed": failed}
+# What the runtime does for an oracle, without its sandboxes: the candidate only maps calls to JSON.
+CALLER = """
+import importlib, json, os, sys
+sys.path.append(os.getcwd())
+for call in json.load(sys.stdin):
+    module, _, name = call["call"].partition(":")
+    try:
+        outcome = {"value": getattr(importlib.import_module(module), name)(*call["args"])}
+    except Exception as raised:
+        outcome = {"raised": type(raised).__name__, "message": str(raised)}
+    print(json.dumps(outcome), flush=True)
+"""
 
 
-def judge(name: str, tree: Path) -> Verdicts:
+def heldout(name: str, tree: Path, seed: int = 1) -> dict[str, int]:
+    """Counts of the held-out cases of one seed; a case without an answer has failed."""
+    oracle = module_of(HERE / name / "sealed" / "heldout" / "judge.py")
+    cases = list(oracle.cases(random.Random(seed)))
+    calls = json.dumps([{key: case[key] for key in ("call", "args")} for case in cases])
+    done = run([sys.executable, "-I", "-S", "-B", "-c", CALLER], tree, stdin=calls)
+    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
+    passed = sum(oracle.judge(case, outcome) is None for case, outcome in zip(cases, outcomes, strict=False))
+    return {"passed": passed, "failed": len(cases) - passed}
+
+
+def own_suite_passes(name: str, tree: Path) -> bool:
+    """Exactly as many tests pass, and none fails, as in the published package."""
     wanted = {key: count for key, count in facts(name)["own_suite"].items() if key != "target" and count}
-    golden_counts = golden(name, tree)
-    return Verdicts(
-        own_suite=own_suite(name, tree) == wanted,
-        golden=golden_counts.get("passed", 0) > 0 and golden_counts.keys() == {"passed"},
-        heldout=heldout(name, tree)["failed"] == 0,
-    )
+    return own_suite(name, tree) == wanted
+
+
+def golden_passes(name: str, tree: Path) -> bool:
+    return golden(name, tree).keys() == {"passed"}
+
+
+def heldout_passes(name: str, tree: Path) -> bool:
+    """The runtime derives the seed from the state, so the verdict must not depend on it."""
+    verdicts = {heldout(name, tree, seed)["failed"] == 0 for seed in SEEDS}
+    if len(verdicts) != 1:
+        raise CheckFailed(f"{name}: the held-out check passes or fails by the seed")
+    return verdicts.pop()
+
+
+CRITERIA = {"own-suite": own_suite_passes, "golden": golden_passes, "heldout": heldout_passes}
+
+
+def first_to_notice(name: str, tree: Path) -> str | None:
+    """The criterion that fails first, in the order in which a task judges them; None when all pass."""
+    return next((criterion for criterion, passes in CRITERIA.items() if not passes(name, tree)), None)
 
 
 def check_the_fix(name: str, repository: Path) -> str:
     """Sealed checks fail before and pass after; the own suite counts the same; the fixed files are as pinned."""
-    before = judge(name, repository)
-    if before != Verdicts(own_suite=True, golden=False, heldout=False):
+    before = {criterion: passes(name, repository) for criterion, passes in CRITERIA.items()}
+    if before != {"own-suite": True, "golden": False, "heldout": False}:
         raise CheckFailed(
             f"{name} as published should pass its own suite and fail both sealed checks: {before}"
         )
     with copy_of(repository) as tree:
         for change in patches(name).RIGHT:
             apply(tree, change)
-        after = judge(name, tree)
-        if after.first_to_notice is not None:
-            raise CheckFailed(f"{name} with the right fix should pass everything: {after}")
-        digests = {
-            path: hashlib.sha256((tree / path).read_bytes()).hexdigest()
-            for path in changed(snapshot(repository), snapshot(tree))
-        }
+        if failing := first_to_notice(name, tree):
+            raise CheckFailed(f"{name} with the right fix fails {failing}")
+        digests = digests_of_changes(snapshot(repository), snapshot(tree))
     if digests != facts(name)["fixed_files"]:
         raise CheckFailed(f"{name}/facts.json should pin the fixed files as {json.dumps(digests, indent=2)}")
     return f"published: own suite passes, sealed checks fail; fixed ({len(digests)} file(s)): all pass"
@@ -215,7 +234,7 @@ def check_the_wrong_patches(name: str, repository: Path) -> str:
         with copy_of(repository) as tree:
             for change in changes:
                 apply(tree, change)
-            noticed[title] = judge(name, tree).first_to_notice
+            noticed[title] = first_to_notice(name, tree)
     if noticed != facts(name)["wrong"]:
         raise CheckFailed(f"{name}: wrong patches are noticed by {noticed}, not by {facts(name)['wrong']}")
     return "wrong patches: " + ", ".join(f"{title} fails {check}" for title, check in noticed.items())
@@ -259,28 +278,27 @@ def play_turn(name: str, tree: Path, calls: Sequence[turns.Call]) -> None:
         put_back(tree, before)
 
 
+def claims(calls: Sequence[turns.Call]) -> bool:
+    return any(call["name"] == "complete_task" for call in calls)
+
+
 def check_the_proposer(name: str, repository: Path) -> str:
     """The story ends in the fix, with mistakes kept and with mistakes rolled back; no earlier claim is true."""
     count = facts(name)["proposer_turns"]
     story = told(name, "proposer.py", count)
     for rolls_back in (False, True):
         with copy_of(repository) as tree:
-            base, judged = snapshot(tree), 0
-            for number, calls in enumerate(story, 1):
+            base = snapshot(tree)
+            for number, calls in enumerate(story[:-1], 1):
                 play_turn(name, tree, calls)
-                is_claim = any(call["name"] == "complete_task" for call in calls)
-                if number < count and is_claim and not rolls_back:
-                    judged += 1
-                    if judge(name, tree).first_to_notice is None:
-                        raise CheckFailed(
-                            f"{name}: the claim of turn {number} is true; only turn {count} should be"
-                        )
-                if number < count and rolls_back:
+                if rolls_back:
                     put_back(tree, base)
-            end = {
-                path: hashlib.sha256(snapshot(tree)[path][1]).hexdigest()
-                for path in changed(base, snapshot(tree))
-            }
+                elif claims(calls) and first_to_notice(name, tree) is None:
+                    raise CheckFailed(
+                        f"{name}: the claim of turn {number} is true; only turn {count} should be"
+                    )
+            play_turn(name, tree, story[-1])
+            end = digests_of_changes(base, snapshot(tree))
         if end != facts(name)["fixed_files"]:
             raise CheckFailed(f"{name}: with mistakes rolled back: {rolls_back}, the story ends in {end}")
     return f"proposer: {count} turns, the fix at the end, however its mistakes are treated"
@@ -288,16 +306,16 @@ def check_the_proposer(name: str, repository: Path) -> str:
 
 def check_the_liar(name: str, repository: Path) -> str:
     """No state that the liar reaches passes, and no cosmetic variation does."""
-    verdicts: dict[str, Verdicts] = {}
+    noticed: dict[str, str] = {}
     with copy_of(repository) as tree:
         for number, calls in enumerate(told(name, "liar.py", LIAR_TURNS), 1):
             play_turn(name, tree, calls)
             state = hashlib.sha256(repr(snapshot(tree)).encode()).hexdigest()
-            if state not in verdicts:
-                verdicts[state] = judge(name, tree)
-            if verdicts[state].first_to_notice is None:
+            failing = noticed.get(state) or first_to_notice(name, tree)
+            if failing is None:
                 raise CheckFailed(f"{name}: the liar's turn {number} passes every check")
-    return f"liar: {LIAR_TURNS} turns, {len(verdicts)} states, none passes"
+            noticed[state] = failing
+    return f"liar: {LIAR_TURNS} turns, {len(noticed)} states, none passes"
 
 
 CHECKS = (check_the_fix, check_the_wrong_patches, check_the_proposer, check_the_liar)

@@ -50,7 +50,7 @@ def test_a_task_has_sealed_and_held_out_checks_and_protects_the_tests(name):
     spec = yaml.safe_load((REAL / name / "task.yaml").read_text())["spec"]
     done = {check["id"]: check for check in spec["done"]}
     assert done["golden"]["level"] == done["heldout"]["level"] == "sealed"
-    assert done["heldout"]["disclose"] == "verdict"
+    assert done["heldout"]["oracle"] and done["heldout"]["disclose"] == "verdict"
     assert done["own-suite"]["parse"] == "pytest"
     assert facts(name)["own_suite"]["target"] in {
         pattern.removesuffix("/**") for pattern in spec["goal"]["forbid"]
