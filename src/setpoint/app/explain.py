@@ -94,9 +94,8 @@ def _type(rules: Schema) -> str:
     if "enum" in rules:
         return " | ".join(str(value) for value in rules["enum"])
     if rules.get("format") in ("duration", "size", "usd", "glob", "regex", "route"):
-        return {"usd": "dollars", "glob": "path pattern", "regex": "regular expression"}.get(
-            rules["format"], rules["format"]
-        )
+        named = {"usd": "dollars", "glob": "path pattern", "regex": "regular expression"}
+        return named.get(rules["format"], str(rules["format"]))
     if str(rules.get("format", "")).startswith("cel"):
         return "CEL expression"
     if "oneOf" in rules and "properties" not in rules:
@@ -106,7 +105,7 @@ def _type(rules: Schema) -> str:
         return " | ".join(str(name) for name in kind)  # type: ignore[reportUnknownVariableType]
     if kind == "array":
         return f"list of {_type(rules['items'])}" if "items" in rules else "list"
-    return {"object": "mapping"}.get(kind, kind)
+    return "mapping" if kind == "object" else str(kind)
 
 
 def _bounds(rules: Schema) -> list[str]:

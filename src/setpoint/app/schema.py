@@ -394,7 +394,7 @@ def _policy() -> Schema:
                 "What is tried then, in order.",
                 {"enum": ["next_model", "narrow", "ask"]},
                 example=["next_model", "narrow", "ask"],
-                default=["next_model", "ask"],
+                default=["next_model"],
             ),
             "approve": {
                 "type": "array",
