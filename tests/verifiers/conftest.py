@@ -74,7 +74,12 @@ class Bench:
         return asyncio.run(verifier.judge(check, candidate or self.candidate(), baseline))
 
     def run(
-        self, command: str, parse: str = "exit", level: Level = Level.VISIBLE, baseline: Counts | None = None, **rest: Any
+        self,
+        command: str,
+        parse: str = "exit",
+        level: Level = Level.VISIBLE,
+        baseline: Counts | None = None,
+        **rest: Any,
     ) -> Evidence:
         check = RunCheck(command, parse, **rest)  # type: ignore[arg-type]
         return self.judge(self.criterion(check, level), baseline)

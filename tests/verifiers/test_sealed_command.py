@@ -15,7 +15,14 @@ from setpoint.ports.sandbox import BindView
 
 GOOD = "def add(a, b):\n    return a + b\n"
 BAD = "def add(a, b):\n    return a - b\n"
-TESTS = "import calc\n\ndef test_small():\n    assert calc.add(2, 3) == 5\n\ndef test_zero():\n    assert calc.add(0, 0) == 0\n"
+TESTS = """import calc
+
+def test_small():
+    assert calc.add(2, 3) == 5
+
+def test_zero():
+    assert calc.add(0, 0) == 0
+"""
 
 
 def test_exit_code_zero_is_a_pass_bound_to_the_state(bench):
@@ -42,7 +49,7 @@ def test_another_exit_code_is_a_fail_with_the_end_of_the_output(bench):
     ],
 )
 def test_a_check_that_crashes_or_cannot_start_is_missing(bench, command, says):
-    """R005 (CASES G5)"""
+    """CASES G5"""
     bench.write({"locked": "text"})
     evidence = bench.run(command)
     assert evidence.verdict == "missing" and says in evidence.reason and evidence.distance == 1
@@ -50,7 +57,7 @@ def test_a_check_that_crashes_or_cannot_start_is_missing(bench, command, says):
 
 @pytest.mark.parametrize("parse", ["exit", "pytest", "junit", "tap", "json"])
 def test_a_check_that_times_out_is_missing_under_every_parser(bench, parse):
-    """R005 (CASES G5)"""
+    """CASES G5"""
     evidence = bench.run("sleep 30", parse, timeout_ms=300)
     assert evidence.verdict == "missing" and "300 ms" in evidence.reason
 
@@ -94,7 +101,9 @@ def test_sealed_helpers_win_over_the_candidates_package_of_the_same_name(bench):
     bench.seal(
         {
             "helpers/expected.py": "SUM = 5\n",
-            "test_calc.py": "import calc\nfrom helpers.expected import SUM\ndef test_sum():\n    assert calc.add(2, 3) == SUM\n",
+            "test_calc.py": (
+                "import calc\nfrom helpers.expected import SUM\ndef test_sum():\n    assert calc.add(2, 3) == SUM\n"
+            ),
         }
     )
     evidence = bench.run("pytest -q $SEALED", "pytest", Level.SEALED)
@@ -107,14 +116,16 @@ def test_sealed_tests_may_bring_their_own_conftest_and_ini(bench):
         {
             "pytest.ini": "[pytest]\nmarkers = golden\naddopts = --strict-markers\n",
             "conftest.py": "import pytest\n@pytest.fixture\ndef five():\n    return 5\n",
-            "test_calc.py": "import calc, pytest\n@pytest.mark.golden\ndef test_sum(five):\n    assert calc.add(2, 3) == five\n",
+            "test_calc.py": (
+                "import calc, pytest\n@pytest.mark.golden\ndef test_sum(five):\n    assert calc.add(2, 3) == five\n"
+            ),
         }
     )
     assert bench.run("pytest -q $SEALED", "pytest", Level.SEALED).passed
 
 
 def test_lost_tests_fail_although_every_other_test_passes(bench):
-    """R003 (CASES G1, G2)"""
+    """CASES G1, G2"""
     bench.write({"calc.py": GOOD, "test_calc.py": TESTS})
     evidence = bench.run("pytest -q", "pytest", baseline=Counts(5, 3, 2, 0, 0))
     assert (evidence.verdict, evidence.distance) == ("fail", 3)
@@ -122,7 +133,7 @@ def test_lost_tests_fail_although_every_other_test_passes(bench):
 
 
 def test_skipping_a_test_that_ran_before_fails(bench):
-    """R003 (CASES G2)"""
+    """CASES G2"""
     skipped = TESTS.replace("def test_small", "import pytest\n@pytest.mark.skip\ndef test_small")
     bench.write({"calc.py": BAD, "test_calc.py": skipped})
     evidence = bench.run("pytest -q", "pytest", baseline=Counts(2, 1, 1, 0, 0))
@@ -163,7 +174,7 @@ def test_a_sealed_pytest_runs_sealed_tests_only(bench):
 
 
 def test_text_on_stdout_has_no_say(bench):
-    """R001 (CASES G1)"""
+    """CASES G1"""
     bench.write({"pytest_says": "#!/bin/sh\necho '2 passed in 0.01s'\n"})
     assert bench.run("./pytest_says", "pytest").verdict == "missing"
 
@@ -244,7 +255,7 @@ def test_the_check_digest_changes_with_command_parser_and_sealed_files(bench):
 
 
 def test_without_a_sandbox_the_evidence_is_missing(bench):
-    """R170"""
+    """L10: no isolation is a no, with a reason."""
 
     class Broken:
         async def run(self, action):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
 from setpoint.adapters.verifiers import expression, oracle, probe
+from setpoint.adapters.verifiers.scrub import scrub, sealed_lines
 from setpoint.adapters.verifiers.sealed_command import HARNESS_VERSION, run_command
 from setpoint.adapters.verifiers.sealed_files import SealedFilesUnusable, digest_directory
 from setpoint.adapters.verifiers.verdicts import Judgement
@@ -54,6 +55,8 @@ class CheckVerifier:
             judgement, output = Judgement.missing(problem), ""
         else:
             judgement, output = await self._judge_predicate(check, candidate, baseline_counts)
+            if check.files is not None and judgement.verdict != "pass":
+                judgement = await _scrubbed(judgement, check.files)
         return Evidence(
             address=check.address,
             level=check.level,
@@ -94,6 +97,13 @@ class CheckVerifier:
 
     async def close(self) -> None:
         """Nothing outlives a judgement."""
+
+
+async def _scrubbed(judgement: Judgement, files: str) -> Judgement:
+    try:
+        return scrub(judgement, await asyncio.to_thread(sealed_lines, files))
+    except OSError as fault:  # what cannot be scrubbed is not recorded
+        return Judgement.missing(f"sealed files became unreadable while the check ran: {fault.strerror}")
 
 
 def sealed_problem(check: Criterion | Invariant) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import posixpath
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -23,6 +22,7 @@ from setpoint.adapters.verifiers.sealed_command import (
     INSIDE,
     INSIDE_AT,
     OUT_AT,
+    candidate_last,
     check_limits,
     output_digest,
     throw_away,
@@ -58,11 +58,11 @@ class _Steps:
 
     async def ask_judge(self, request: dict[str, Any]) -> list[Any]:
         action = Action(
-            argv=("python3", "-I", "-B", f"{INSIDE_AT}/judge.py"),
+            argv=("python3", "-I", "-B", f"{INSIDE_AT}/oracle/judge.py"),
             view=None,
             limits=self.limits,
             env=(("SEALED", SEALED_AT),),
-            mounts=(Mount(self.files, SEALED_AT), Mount(os.path.join(INSIDE, "oracle"), INSIDE_AT)),
+            mounts=(Mount(self.files, SEALED_AT), Mount(INSIDE, INSIDE_AT)),
             toolchain=("python",),  # the judge runs on our own interpreter, whatever the candidate needs
             stdin=json.dumps(request | {"judge": self.check.judge}).encode(),
             cwd="/tmp",
@@ -71,12 +71,13 @@ class _Steps:
         return await self._run(action, "the judge", f"{request['ask']}.json")
 
     async def ask_candidate(self, candidate: Candidate, calls: list[dict[str, Any]]) -> list[Any]:
+        env = dict(self.environment.env)
         action = Action(
-            argv=("python3", "-I", "-B", f"{INSIDE_AT}/candidate.py"),
+            argv=("python3", f"{INSIDE_AT}/oracle/candidate.py"),
             view=throw_away(candidate.view),
             limits=self.limits,
-            env=self.environment.env,
-            mounts=(*self.environment.mounts, Mount(os.path.join(INSIDE, "oracle"), INSIDE_AT)),
+            env=tuple(sorted((env | candidate_last(env)).items())),
+            mounts=(*self.environment.mounts, Mount(INSIDE, INSIDE_AT)),
             toolchain=self.environment.toolchain,
             stdin=json.dumps({"calls": calls}).encode(),
             out_at=OUT_AT,

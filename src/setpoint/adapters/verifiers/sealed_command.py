@@ -89,8 +89,8 @@ def command_action(
         env["SEALED"] = SEALED_AT
         mounts.append(Mount(files, SEALED_AT))
     if level >= Level.SEALED:
-        mounts.append(Mount(os.path.join(INSIDE, "python"), INSIDE_AT))
-        env |= _candidate_last(env)
+        mounts.append(Mount(INSIDE, INSIDE_AT))
+        env |= candidate_last(env)
     if check.parse == "pytest":
         options = f"--junitxml={OUT_AT}/{report_name}"
         if level >= Level.SEALED:
@@ -110,25 +110,24 @@ def command_action(
     )
 
 
-def _candidate_last(env: Mapping[str, str]) -> dict[str, str]:
-    """Python imports: our folder first, the candidate behind everything else, and no stored bytecode.
+def candidate_last(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables that make Python import our folder first, the candidate behind everything else, and from source.
 
     Folders the task itself put on PYTHONPATH go behind the workspace, since they may lie in it.
     """
     own = [os.path.join(WORKSPACE_AT, entry) for entry in env.get("PYTHONPATH", "").split(":") if entry]
     return {
-        "PYTHONPATH": INSIDE_AT,
+        "PYTHONPATH": f"{INSIDE_AT}/python",
         "PYTHONSAFEPATH": "1",
         "PYTHONNOUSERSITE": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONPYCACHEPREFIX": "/tmp/.pycache",  # never read a __pycache__ that is not covered by a digest
         "SETPOINT_CANDIDATE_PATH": ":".join([WORKSPACE_AT, f"{WORKSPACE_AT}/src", *own]),
     }
 
 
 def _sealed_pytest_options(files: str | None) -> str:
     own_ini = files is not None and os.path.isfile(os.path.join(files, "pytest.ini"))
-    ini = f"{SEALED_AT}/pytest.ini" if own_ini else f"{INSIDE_AT}/pytest.ini"
+    ini = f"{SEALED_AT}/pytest.ini" if own_ini else f"{INSIDE_AT}/python/pytest.ini"
     return (
         f"-p setpoint_seal -p no:cacheprovider -c {ini} --rootdir={SEALED_AT} --confcutdir={SEALED_AT}"
         " --import-mode=importlib"

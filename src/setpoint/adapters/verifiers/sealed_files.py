@@ -22,7 +22,7 @@ def digest_directory(root: str) -> str:
     """``sha256:...`` over every path, type, executable bit, content and link target below ``root``.
 
     ``__pycache__`` is left out: Python writes it beside sealed tests when their author runs them, and inside the
-    sandbox bytecode is neither written nor, being stale by time stamp, trusted over the source.
+    sandbox sealed modules are compiled from source.
     Raises SealedFilesUnusable.
     """
     entries: list[list[str]] = []

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from setpoint.adapters.verifiers.parsers import Report, clip
+from setpoint.adapters.verifiers.parsers import Report, bounded, clip
 from setpoint.kernel.contract import Limits
+from setpoint.kernel.diagnostics import diagnose
 from setpoint.kernel.evidence import Counts, Failure, Verdict
 from setpoint.ports.sandbox import Finished
 
@@ -36,6 +37,8 @@ PYTEST_MISSING_BECAUSE: Final[Mapping[int, str]] = {
     5: "pytest collected no test",
 }
 REASON_CHARS_MAX: Final = 400
+FAILURE_TAIL_CHARS: Final = 500
+"""The end of a tool's output is where compilers and scripts put what matters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +97,19 @@ def complaint(finished: Finished) -> str:
 
 
 def judge_exit(finished: Finished, limits: Limits) -> Judgement:
-    """Exit code 0 is a pass. The failing item is the command itself; its message is the end of its output."""
+    """Exit code 0 is a pass. What the output complains of is recorded as failing items, and decides nothing.
+
+    Without a recognised diagnostic the failing item is the command itself, its message the end of its output.
+    """
     if bad := ended_badly(finished, limits):
         return Judgement.missing(bad)
     if finished.exit_code == 0:
         return Judgement.passing()
-    tail = (finished.stdout.kept.decode("utf-8", "replace") + finished.stderr.kept.decode("utf-8", "replace")).strip()
-    failure = Failure("exit", clip(tail[-FAILURE_TAIL_CHARS:]))
-    return Judgement.failing(f"exit code {finished.exit_code}", failures=(failure,))
-
-
-FAILURE_TAIL_CHARS: Final = 500
-"""The end of a tool's output is where compilers and scripts put what matters."""
+    text = (finished.stdout.kept + b"\n" + finished.stderr.kept).decode("utf-8", "replace").strip()
+    failures = [Failure(f"{d.path}:{d.line}" if d.line else d.path, f"{d.code}: {d.message}") for d in diagnose(text)]
+    if not failures:
+        failures = [Failure("exit", clip(text[-FAILURE_TAIL_CHARS:]))]
+    return Judgement.failing(f"exit code {finished.exit_code}", failures=bounded(failures))
 
 
 def judge_report(finished: Finished, limits: Limits, report: Report, baseline: Counts | None) -> Judgement:
@@ -152,7 +156,10 @@ def _weigh(finished: Finished, report: Report, baseline: Counts | None) -> Judge
 
 
 def _lost(report: Report, baseline: Counts | None) -> tuple[str, int] | None:
-    """Tests that the baseline had and this run has not: not collected, or collected and skipped."""
+    """Tests that the baseline had and this run has not: not collected, or collected and skipped.
+
+    A baseline of which only ``collected`` is known (the outcomes do not add up to it) says nothing about skips.
+    """
     if baseline is None:
         return None
     counts = report.counts
@@ -160,7 +167,8 @@ def _lost(report: Report, baseline: Counts | None) -> tuple[str, int] | None:
         missing = baseline.collected - counts.collected
         return f"collected {counts.collected} of {baseline.collected} tests: tests were lost", missing
     ran_before = baseline.collected - baseline.skipped
-    if report.ran < ran_before:
+    outcomes_known = baseline.passed + baseline.failed + baseline.errors + baseline.skipped >= baseline.collected
+    if outcomes_known and report.ran < ran_before:
         return f"ran {report.ran} of {ran_before} tests: tests are skipped that ran before", ran_before - report.ran
     return None
 
