@@ -18,7 +18,7 @@ from setpoint.kernel.errors import StoreFault, UsageFault
 
 
 def private_file(state: Path) -> Path:
-    return state / keys.KEYS_DIR / keys.PRIVATE_NAME
+    return state / keys.PRIVATE_NAME
 
 
 def test_the_first_use_makes_a_key_and_later_uses_read_it(tmp_path: Path) -> None:
@@ -57,10 +57,11 @@ def test_a_key_others_could_touch_is_refused_and_left_alone(tmp_path: Path, mode
 
 
 def test_a_key_directory_others_can_write_is_refused(tmp_path: Path) -> None:
-    keys.signing_key(tmp_path)
-    private_file(tmp_path).parent.chmod(0o777)
+    state = tmp_path / "state"
+    keys.signing_key(state)
+    state.chmod(0o777)
     with pytest.raises(UsageFault, match="replace the signing key"):
-        keys.signing_key(tmp_path)
+        keys.signing_key(state)
 
 
 def test_a_link_or_pipe_in_place_of_the_key_is_refused(tmp_path: Path) -> None:

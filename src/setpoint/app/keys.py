@@ -28,22 +28,21 @@ from cryptography.hazmat.primitives.serialization import (
 
 from setpoint.kernel.errors import StoreFault, UsageFault
 
-KEYS_DIR: Final = "keys"
 PRIVATE_NAME: Final = "signing.pem"
 PUBLIC_NAME: Final = "signing.pub"
 KEY_BYTES_MAX: Final = 16 * 1024
 """A PEM Ed25519 key has about 120 bytes; a larger file is not one."""
 
 
-def signing_key(state_dir: Path, *, workspace: Path | None = None) -> Ed25519PrivateKey:
-    """The installation's private key, created at first use under ``state_dir/keys``.
+def signing_key(directory: Path, *, workspace: Path | None = None) -> Ed25519PrivateKey:
+    """The installation's private key, created at first use under ``directory``.
 
     Raises UsageFault when the key could be read by others, is no Ed25519 key, or would lie inside ``workspace``;
     StoreFault when it cannot be read or written.
     """
     if workspace is not None:
-        refuse_inside(state_dir, workspace)
-    path = state_dir / KEYS_DIR / PRIVATE_NAME
+        refuse_inside(directory, workspace)
+    path = directory / PRIVATE_NAME
     try:
         if not os.path.lexists(path):
             _create(path)
@@ -55,9 +54,9 @@ def signing_key(state_dir: Path, *, workspace: Path | None = None) -> Ed25519Pri
         ) from error
 
 
-def public_key(state_dir: Path) -> Ed25519PublicKey:
+def public_key(directory: Path) -> Ed25519PublicKey:
     """The public half, from the private key's file (which is created when there is none)."""
-    return signing_key(state_dir).public_key()
+    return signing_key(directory).public_key()
 
 
 def public_pem(key: Ed25519PublicKey) -> bytes:
@@ -65,10 +64,10 @@ def public_pem(key: Ed25519PublicKey) -> bytes:
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def public_file(state_dir: Path) -> Path:
+def public_file(directory: Path) -> Path:
     """The path of the exported public key, written (again) from the private one, mode 0644."""
-    path = state_dir / KEYS_DIR / PUBLIC_NAME
-    pem = public_pem(public_key(state_dir))
+    path = directory / PUBLIC_NAME
+    pem = public_pem(public_key(directory))
     try:
         if not path.is_file() or path.read_bytes() != pem:
             fresh = _write_beside(path, pem, 0o644)
@@ -79,12 +78,12 @@ def public_file(state_dir: Path) -> Path:
     return path
 
 
-def refuse_inside(state_dir: Path, workspace: Path) -> None:
-    """UsageFault when keys in ``state_dir`` would lie inside ``workspace``, where actions could read them."""
-    state, root = state_dir.resolve(), workspace.resolve()
-    if state == root or root in state.parents:
+def refuse_inside(directory: Path, workspace: Path) -> None:
+    """UsageFault when keys in ``directory`` would lie inside ``workspace``, where actions could read them."""
+    keys, root = directory.resolve(), workspace.resolve()
+    if keys == root or root in keys.parents:
         raise UsageFault(
-            f"the state directory {state} lies inside the workspace {root}; actions could read the signing key",
+            f"the key directory {keys} lies inside the workspace {root}: actions could read the signing key",
             hint="Set SETPOINT_HOME to a directory outside the workspace.",
         )
 

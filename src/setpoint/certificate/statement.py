@@ -48,7 +48,8 @@ PREDICATE: Final[dict[str, Any]] = {
     "state_digest": DIGEST,
     "fingerprint": str,
     "exposure": str,
-    "level": {"required": LEVEL, "reached": LEVEL},
+    # required and reached: the strongest that at least one criterion must, and does, have; weakest: that all have
+    "level": {"required": LEVEL, "reached": LEVEL, "weakest": LEVEL},
     "criteria": [_CHECKED],
     "invariants": [{**_CHECKED, "severity": str}],
     "savepoints": [{"savepoint": int, "fingerprint": str, "seq": int}],

@@ -1,0 +1,381 @@
+"""Replay of rulings and verdicts: every permit, savepoint, delta, rejected claim and commit from the events before it.
+
+What an event asserts is computed again from what the log held up to there, so a changed history contradicts itself
+even when it was chained, hashed and signed anew. What no replay can see: a tool that lied, an effect outside the
+runtime, or a whole invented history that is consistent in every event. Expressions (preconditions, approvals) are not
+evaluated here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from .contract import Contract
+from .globs import matches
+from .proposals import call_digests, is_call
+from .verdicts import Verdicts
+from .vocabulary import NEVER_INSIDE, PASSED_OVER, REPLAYED, fields, reference
+
+HARMLESS: Final = ("pure", "read")
+BUILTIN_EFFECTS: Final = {
+    "shell_exec": ("reversible", "read"),
+    "file_read": ("read",),
+    "file_edit": ("reversible",),
+    "file_write": ("reversible",),
+    "ask_operator": ("pure",),
+    "complete_task": ("pure",),
+}
+PATH_TOOLS: Final = ("file_read", "file_edit", "file_write")
+CLAIM_TOOL: Final = "complete_task"
+AFTER_COMMIT: Final = frozenset(
+    {
+        "TurnEnded",
+        "LeaseClaimed",
+        "CheckpointWritten",
+        "ControlRequested",
+        "ControlApplied",
+        "DriftFound",
+        "EvidenceRecorded",
+        "DeltaMeasured",
+    }
+)
+"""What may stand between the commit and the certificate: book-keeping, and judging the user's tree once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    savepoint: int
+    fingerprint: str
+    seq: int
+    changed: int
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What happened in the present turn, since its start or since a crash interrupted it."""
+
+    proposed: set[str] | None = None
+    permits: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
+    refused: set[int] = field(default_factory=set[int])
+    intents: dict[int, int] = field(default_factory=dict[int, int])  # ordinal -> attempt
+    in_flight: set[int] = field(default_factory=set[int])
+    measured: set[str] = field(default_factory=set[str])
+    claimed: bool = False
+    claim_rejected: bool = False
+    rejected_for_nothing: int = 0  # seq of a claim rejected although the delta was empty
+    rolled_back: bool = False
+
+
+class Replay:
+    """One pass over the events. ``problems`` says, in order, what does not follow; empty means all of it does."""
+
+    def __init__(self, contract: Contract, payloads: Mapping[str, bytes]) -> None:
+        self.contract = contract
+        self.payloads = payloads
+        self.verdicts = Verdicts(contract)
+        self.problems: list[str] = []
+        self.accepted: dict[str, Any] | None = None
+        self.committed: dict[str, Any] | None = None
+        self.committed_at = ""  # time of the last commit
+        self.savepoints: list[Kept] = []  # those that stand
+        self.used = {"turns": 0, "tokens": 0, "usd_micros": 0, "wall_ms": 0}
+        self.counts = {"permits": 0, "refusals": 0, "rollbacks": 0, "claims_rejected": 0}
+        self._base_fingerprint: str | None = None
+        self._savepoints_used = 0
+        self._turn = _Turn()
+        self._number = 0
+        self._calls: dict[str, int] = {}
+        self._planned: dict[str, Any] | None = None
+        self._last = ""  # type of the last event that states a fact
+        self._referenced: set[str] = set()
+
+    def run(self, events: Sequence[dict[str, Any]]) -> None:
+        for event in events:
+            self._step(event)
+            if event["type"] not in AFTER_COMMIT:
+                self._last = event["type"]
+        self._close_turn(events[-1]["seq"])
+        if self._last != "Committed":
+            self._say(events[-1]["seq"], f"the last fact is {self._last}, not a commit: cut, or not finished")
+        for name, used in self.used.items():
+            if used > self.contract.budget[name]:
+                self.problems.append(f"{used} {name} were used, the ceiling is {self.contract.budget[name]}")
+        if unused := sorted(self.payloads.keys() - self._referenced):
+            self.problems.append(f"no event refers to the payload {unused[0]}")
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the savepoint that stands now, or of the base; None before the base was judged."""
+        return self.savepoints[-1].fingerprint if self.savepoints else self._base_fingerprint
+
+    @property
+    def _standing(self) -> int:
+        return self.savepoints[-1].savepoint if self.savepoints else 0
+
+    def _say(self, seq: int, problem: str | None) -> None:
+        if problem is not None:
+            self.problems.append(f"event {seq}: {problem}")
+
+    def _step(self, event: dict[str, Any]) -> None:
+        kind, seq = event["type"], event["seq"]
+        if kind in PASSED_OVER:
+            return
+        if kind not in REPLAYED:
+            why = "cannot come before the certificate" if kind in NEVER_INSIDE else "is unknown to this verifier"
+            self._say(seq, f"an event of type {kind!r} {why}")
+            return
+        try:
+            data = fields(event)
+        except ValueError as error:
+            self.problems.append(str(error))
+            return
+        if (self.accepted is None) != (kind == "TaskAccepted"):
+            self._say(seq, "the log does not begin with one TaskAccepted, or holds a second one")
+            return
+        if kind != "TurnStarted" and event["turn"] != (data["fork_turn"] if kind == "TaskAccepted" else self._number):
+            self._say(seq, f"it names turn {event['turn']}, but turn {self._number} is running")
+        getattr(self, _STEPS[kind])(event, data)
+
+    # Acceptance and turns
+
+    def _accept(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        self.accepted = data
+        self._number = data["fork_turn"]
+        if data["task_digest"] != self.contract.digest or data["name"] != self.contract.name:
+            self._say(event["seq"], "the task accepted is not the task of this certificate")
+
+    def _start_turn(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        self._close_turn(event["seq"])
+        if event["turn"] != self._number + 1:
+            self._say(event["seq"], f"turn {event['turn']} follows turn {self._number}")
+        self._number = event["turn"]
+        self.used["turns"] += 1
+        self.used["wall_ms"] = max(self.used["wall_ms"], data["elapsed_ms"])
+
+    def _end_turn(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        self._close_turn(event["seq"])
+
+    def _close_turn(self, seq: int) -> None:
+        """A claim that the evidence contradicts was rejected, unless the whole turn was taken back."""
+        turn, state = self._turn, self.fingerprint
+        unanswered = turn.claimed and not turn.claim_rejected and not turn.rolled_back
+        if turn.rejected_for_nothing:
+            self._say(turn.rejected_for_nothing, "a claim was rejected although nothing was unmet")
+        if unanswered and state is not None and self.verdicts.items(state):
+            self._say(seq, "a claim of completion was not rejected although criteria were unmet")
+        self._turn = _Turn()
+
+    # Proposals and rulings
+
+    def _charge(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        self.used["tokens"] += data["input_tokens"] + data["output_tokens"]
+        self.used["usd_micros"] += data["usd_micros"]
+
+    def _replied(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        self._charge(event, data)
+        reply = self._inline_or_payload(event["seq"], data["reply"], data["reply_ref"])
+        if reply is not None:
+            self._turn.proposed = set() if data["stop"] in ("length", "refusal") else call_digests(reply)
+
+    def _authorized(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        turn, seq, tool = self._turn, event["seq"], data["tool"]
+        self._rule_once(seq, data["ordinal"])
+        turn.permits[data["ordinal"]] = data
+        self.counts["permits"] += 1
+        turn.claimed = turn.claimed or tool == CLAIM_TOOL
+        if turn.proposed is None or data["call_digest"] not in turn.proposed:
+            self._say(seq, f"the permitted call of {tool} is not among the calls the model proposed in this turn")
+        action = self.contract.actions.get(tool)
+        if action is None:
+            self._say(seq, f"{tool} was permitted, but the task does not allow that tool")
+            return
+        if data["effect"] not in BUILTIN_EFFECTS.get(tool, (data["effect"],)):
+            self._say(seq, f"{tool} cannot have the effect class {data['effect']!r}")
+        self._rule_on_path(seq, data, action.paths)
+
+    def _rule_on_path(self, seq: int, data: dict[str, Any], granted: tuple[str, ...] | None) -> None:
+        tool, path, harmless = data["tool"], data["path"], data["effect"] in HARMLESS
+        if path in ("", "."):
+            if tool in PATH_TOOLS and not harmless:
+                self._say(seq, f"{tool} was permitted without a path")
+            return
+        if any(part in ("", ".", "..") for part in path.split("/")):
+            self._say(seq, f"{path!r} was permitted, but it is no path inside the workspace")
+            return
+        if granted is not None and not any(matches(pattern, path) for pattern in granted):
+            self._say(seq, f"{path!r} was permitted for {tool}, but lies outside its paths")
+        if not harmless and any(matches(pattern, path) for pattern in self.contract.forbid):
+            self._say(seq, f"{path!r} was permitted for {tool}, but the task forbids touching it")
+
+    def _refused(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        self._rule_once(event["seq"], data["ordinal"])
+        self._turn.refused.add(data["ordinal"])
+        self.counts["refusals"] += 1
+
+    def _rule_once(self, seq: int, ordinal: int) -> None:
+        if ordinal in self._turn.permits or ordinal in self._turn.refused:
+            self._say(seq, f"call {ordinal} was ruled on before in this turn")
+
+    # Dispatch
+
+    def _intent(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        turn, seq, ordinal, tool = self._turn, event["seq"], data["ordinal"], data["tool"]
+        permit = turn.permits.get(ordinal)
+        if ordinal in turn.refused:
+            self._say(seq, f"call {ordinal} was dispatched although it was refused")
+        elif permit is None:
+            self._say(seq, f"call {ordinal} of {tool} was dispatched without a permit before it in this turn")
+        elif any(permit[name] != data[name] for name in ("tool", "call_digest", "effect")):
+            self._say(seq, f"call {ordinal} was dispatched as another call than the one permitted")
+        if data["attempt"] <= turn.intents.get(ordinal, 0):
+            self._say(seq, f"call {ordinal} was dispatched twice as attempt {data['attempt']}")
+        if ordinal not in turn.intents:
+            self._count_call(seq, tool)
+        turn.intents[ordinal] = data["attempt"]
+        turn.in_flight.add(ordinal)
+        arguments = self._inline_or_payload(seq, data["arguments"], data["arguments_ref"])
+        if arguments is not None and not is_call(data["call_digest"], tool, arguments):
+            self._say(seq, "the arguments dispatched are not those the permit was for")
+
+    def _count_call(self, seq: int, tool: str) -> None:
+        self._calls[tool] = self._calls.get(tool, 0) + 1
+        action = self.contract.actions.get(tool)
+        if action is not None and action.max_calls is not None and self._calls[tool] > action.max_calls:
+            self._say(seq, f"{tool} was called {self._calls[tool]} times, the task allows {action.max_calls}")
+
+    def _result(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        if data["ordinal"] not in self._turn.in_flight:
+            self._say(event["seq"], f"a result of call {data['ordinal']} without an intent before it")
+        self._turn.in_flight.discard(data["ordinal"])
+
+    # Evidence and verdicts
+
+    def _evidence(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        self._say(event["seq"], self.verdicts.record(event["seq"], data, event["data"]))
+
+    def _drift(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        if data["decision"] == "cross_over":
+            self.verdicts.allow_new_checks()
+
+    def _measured(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        self._say(event["seq"], self.verdicts.measure(data))
+        if self._base_fingerprint is None:
+            self._base_fingerprint = data["fingerprint"]
+        self._turn.measured.add(data["fingerprint"])
+
+    def _kept(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        turn, seq, fingerprint = self._turn, event["seq"], data["fingerprint"]
+        if data["savepoint"] <= self._savepoints_used:
+            self._say(seq, f"savepoint {data['savepoint']} follows savepoint {self._savepoints_used}")
+        if not turn.intents:
+            self._say(seq, "a savepoint was kept in a turn that dispatched nothing")
+        if turn.in_flight:
+            self._say(seq, f"a savepoint was kept while calls {sorted(turn.in_flight)} were not settled")
+        if fingerprint not in turn.measured:
+            self._say(seq, "a savepoint was kept whose state was not measured in this turn")
+        if broken := self.verdicts.broken(fingerprint):
+            self._say(seq, f"a savepoint was kept although hard invariants do not hold: {', '.join(broken)}")
+        self._refuse_forbidden(seq, data["paths"])
+        self.savepoints.append(Kept(data["savepoint"], fingerprint, seq, data["changed"]))
+        self._savepoints_used = max(self._savepoints_used, data["savepoint"])
+        self.verdicts.keep(data["savepoint"])
+
+    def _refuse_forbidden(self, seq: int, paths: list[Any]) -> None:
+        for path in paths:
+            if not isinstance(path, str) or any(matches(pattern, path) for pattern in self.contract.forbid):
+                self._say(seq, f"the change of {path!r} was kept, but the task forbids touching it")
+
+    def _rolled_back(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        turn, savepoint = self._turn, data["savepoint"]
+        if data["reason"] == "interrupted":  # a crash: the recorded reply is ruled on and dispatched again
+            self.counts["permits"] -= len(turn.permits)
+            self.counts["refusals"] -= len(turn.refused)
+            self.counts["claims_rejected"] -= turn.claim_rejected
+            self._turn = _Turn(proposed=turn.proposed, intents=turn.intents)
+        else:
+            self.counts["rollbacks"] += 1
+            turn.rolled_back = True
+            if data["reason"] == "postcondition":
+                turn.rejected_for_nothing = 0
+            turn.in_flight.clear()
+            self.verdicts.restore(savepoint, self._standing)
+        self.savepoints = [kept for kept in self.savepoints if kept.savepoint <= savepoint]
+        if savepoint != self._standing or self.fingerprint not in (None, data["fingerprint"]):
+            self._say(event["seq"], f"it goes back to savepoint {savepoint}, which was not kept with that state")
+
+    def _claim_rejected(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        self.counts["claims_rejected"] += not self._turn.claim_rejected
+        self._turn.claim_rejected = True
+        states = self._turn.measured | ({self.fingerprint} if self.fingerprint else set())
+        if not any(self.verdicts.items(state) for state in states):
+            self._turn.rejected_for_nothing = event["seq"]  # unless a broken postcondition follows
+
+    # The end
+
+    def _plan(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        self._planned = data
+
+    def _commit(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        seq, planned = event["seq"], self._planned
+        if not data["commit_id"] and planned is None:  # nothing to apply: the base itself, or a state equal to it
+            if data["changed"] or (self.savepoints and self.savepoints[-1].changed):
+                self._say(seq, "changes were committed without a plan")
+        elif planned is None or any(planned[name] != data[name] for name in ("commit_id", "fingerprint")):
+            self._say(seq, "the commit was not planned before, or was planned for another state")
+        elif planned["savepoint"] != self._standing:
+            self._say(seq, f"savepoint {planned['savepoint']} was committed, but {self._standing} stands")
+        if data["fingerprint"] != self.fingerprint:
+            self._say(seq, "the state committed is not that of the last savepoint kept")
+        if self._turn.in_flight:
+            self._say(seq, f"committed while calls {sorted(self._turn.in_flight)} were not settled")
+        self._refuse_forbidden(seq, data["paths"])
+        self.committed, self.committed_at = data, event["at"]
+
+    def _inline_or_payload(self, seq: int, inline: dict[str, Any] | None, ref: Any) -> dict[str, Any] | None:
+        """The object an event holds or refers to; None, and a problem, when it is not to be had."""
+        found = reference(ref)
+        if inline is not None and ref is None:
+            return inline
+        if found is None:
+            self._say(seq, "it holds neither its text nor one reference to it")
+            return None
+        name, size = found
+        self._referenced.add(name)
+        held = self.payloads.get(name)
+        value = None if held is None or len(held) != size else _object(held)
+        if value is None:
+            self._say(seq, f"the payload {name} it refers to is missing, of another length, or no object")
+        return value
+
+
+def _object(data: bytes) -> dict[str, Any] | None:
+    """The JSON object in a payload, fractions and all; None when it is none."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+_STEPS: Final = {
+    "TaskAccepted": "_accept",
+    "TurnStarted": "_start_turn",
+    "TurnEnded": "_end_turn",
+    "ModelReplied": "_replied",
+    "ModelFailed": "_charge",
+    "Authorized": "_authorized",
+    "Refused": "_refused",
+    "ToolIntent": "_intent",
+    "ToolResult": "_result",
+    "EvidenceRecorded": "_evidence",
+    "DeltaMeasured": "_measured",
+    "SavepointKept": "_kept",
+    "RolledBack": "_rolled_back",
+    "ClaimRejected": "_claim_rejected",
+    "CommitPlanned": "_plan",
+    "Committed": "_commit",
+    "DriftFound": "_drift",
+}
