@@ -27,8 +27,8 @@ from setpoint.app.places import Places, find_places
 from setpoint.engine.control import Request, encode_request, read_request
 from setpoint.engine.journal import Journal
 from setpoint.engine.pursuit import Pursuit
-from setpoint.engine.reconcile import converge
 from setpoint.engine.reading import read_record
+from setpoint.engine.reconcile import converge
 from setpoint.engine.recovery import settle
 from setpoint.kernel import limits
 from setpoint.kernel.contract import Task

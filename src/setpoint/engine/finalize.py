@@ -26,8 +26,13 @@ from setpoint.phases.p5_evidence.order import SKIPPED
 
 async def succeed(p: Pursuit) -> None:
     """The delta of the newest savepoint is empty: make it the user's tree, certify it, finish."""
+    over = _over_budget(p)
+    if over and not p.record.commit_planned:  # verified, but not accepted (R153)
+        await fail(p, f"Budget:{over}", f"every check passes, but the {over} budget is exceeded: not accepted", 14)
+        return
     if not await _commit(p):
         return
+    await p.journal.barrier()  # the certificate covers what the log holds
     if p.record.items:  # the tree moved under the commit and the fresh evidence said no
         await finish(p, "FAILED", "Drifted", "the workspace changed while the task ran; it no longer meets it", 17)
         return
@@ -35,6 +40,16 @@ async def succeed(p: Pursuit) -> None:
     certificate = p.journal.store(bundle)
     p.journal.emit(Certified(certificate=certificate, keyid=keyid, level=level))
     await finish(p, "COMPLETED", "Converged", "every criterion is met and every invariant holds", 0)
+
+
+def _over_budget(p: Pursuit) -> str:
+    """The ceiling that is exceeded, "" when none is."""
+    spent, budget = p.record.spent, p.task.budget
+    if spent.tokens > budget.tokens:
+        return "tokens"
+    if spent.usd_micros > budget.usd_micros:
+        return "usd"
+    return "turns" if p.record.turn > budget.turns else ""
 
 
 async def _commit(p: Pursuit) -> bool:
