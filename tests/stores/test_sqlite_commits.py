@@ -171,6 +171,23 @@ def test_an_append_nobody_waits_for_goes_down_by_itself(path):
     asyncio.run(body())
 
 
+def test_an_append_nobody_waits_for_shares_the_sync_of_the_next(path, monkeypatch):
+    """R170"""
+    monkeypatch.setattr(group_commit, "LINGER_S", 60.0)
+
+    async def body():
+        log = SqliteLog(path, Clock())
+        lease = begin(log)
+        head = await log.append(lease, EMPTY, drafts("a"), durable=False)
+        await asyncio.sleep(0.02)  # the writer is awake by now, and waits for company
+        assert log.syncs == 0
+        await log.append(lease, head, drafts("b"))
+        assert log.syncs == 1
+        await log.close()
+
+    asyncio.run(body())
+
+
 def test_an_acknowledged_append_is_in_the_file_when_it_returns(path):
     async def body():
         log = SqliteLog(path, Clock())
