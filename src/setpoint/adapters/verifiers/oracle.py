@@ -30,7 +30,6 @@ from setpoint.adapters.verifiers.sealed_command import (
 from setpoint.adapters.verifiers.verdicts import Judgement, complaint, ended_badly
 from setpoint.kernel.contract import Environment, Limits, OracleCheck
 from setpoint.kernel.evidence import Counts, Failure
-from setpoint.kernel.keys import digest
 from setpoint.ports.sandbox import SEALED_AT, Action, Finished, Mount, Sandbox
 from setpoint.ports.verifier import Candidate
 
@@ -84,6 +83,9 @@ class _Steps:
         )
         return await self._run(action, "the candidate", "outcomes.json")
 
+    def digest(self) -> str:
+        return hashlib.sha256("\n".join(self.digests).encode()).hexdigest()
+
     async def _run(self, action: Action, who: str, name: str) -> list[Any]:
         finished = await self.sandbox.run(action)
         data = finished.files.get(name, b"")
@@ -117,9 +119,9 @@ async def judge(
             if "value" in outcome or "raised" in outcome
         ]
         said = _checked_verdicts(await steps.ask_judge({"ask": "verdict", "pairs": answered}), len(answered))
-        return _weigh(cases, outcomes, said), digest(steps.digests)
+        return _weigh(cases, outcomes, said), steps.digest()
     except _NoEvidence as nothing:
-        return Judgement.missing(str(nothing)), digest(steps.digests)
+        return Judgement.missing(str(nothing)), steps.digest()
 
 
 def seed_of(fingerprint: str, check_digest: str) -> int:

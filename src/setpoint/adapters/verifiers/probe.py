@@ -14,6 +14,7 @@ An exception, another type, a number below 0 or no answer in time is missing evi
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -26,7 +27,6 @@ from setpoint.adapters.verifiers.parsers import bounded
 from setpoint.adapters.verifiers.verdicts import Judgement
 from setpoint.kernel.contract import ProbeCheck
 from setpoint.kernel.evidence import Failure
-from setpoint.kernel.keys import digest_bytes
 from setpoint.ports.verifier import Candidate
 
 Probe = Callable[[dict[str, Any]], Any]
@@ -59,7 +59,7 @@ async def judge(
     except Exception as fault:  # noqa: BLE001 - whatever a probe raises means that there is no evidence
         return Judgement.missing(f"the probe {check.name} raised {type(fault).__name__}: {fault}"), ""
     raw = json.dumps(answer, sort_keys=True, default=repr, skipkeys=True)
-    return weigh(check.name, answer), digest_bytes(raw.encode("utf-8", "surrogatepass"))
+    return weigh(check.name, answer), hashlib.sha256(raw.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def weigh(name: str, answer: object) -> Judgement:

@@ -8,6 +8,7 @@ that a test imports runs, and it runs in the judge's process. That last gap is w
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from collections.abc import Mapping
@@ -26,7 +27,6 @@ from setpoint.adapters.verifiers.verdicts import (
 )
 from setpoint.kernel.contract import Environment, Level, Limits, ParserName, RunCheck
 from setpoint.kernel.evidence import Counts
-from setpoint.kernel.keys import digest, digest_bytes
 from setpoint.kernel.limits import CHECK_OUTPUT_BYTES_MAX
 from setpoint.ports.sandbox import (
     SEALED_AT,
@@ -154,8 +154,9 @@ async def run_command(
 
 
 def output_digest(finished: Finished, report: bytes) -> str:
-    """One digest over everything a judgement rests on."""
-    return digest([finished.stdout.sha256, finished.stderr.sha256, digest_bytes(report)])
+    """SHA-256, in hexadecimal, over everything a judgement rests on."""
+    parts = [finished.stdout.sha256, finished.stderr.sha256, hashlib.sha256(report).hexdigest()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def judge_command(
