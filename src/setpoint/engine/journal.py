@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from setpoint.engine.reading import read_record
 from setpoint.kernel import limits
-from setpoint.kernel.events import Event, Ref, encode
+from setpoint.kernel.events import ChangeItem, Event, Ref, encode
 from setpoint.kernel.keys import digest_bytes
 from setpoint.kernel.trajectory import Record, fold
 from setpoint.ports.clock import Clock
@@ -44,6 +44,8 @@ class Scribe(Protocol):
     def spill_text(self, text: str) -> str | Ref: ...
 
     def spill_json(self, value: dict[str, Any]) -> tuple[dict[str, Any] | None, Ref | None]: ...
+
+    def spill_list(self, items: list[ChangeItem]) -> tuple[list[ChangeItem] | None, Ref | None]: ...
 
     def store(self, data: bytes) -> Ref: ...
 
@@ -133,6 +135,11 @@ class Journal:
         if len(data) <= limits.INLINE_BYTES_MAX and not holds_fraction(value):
             return value, None
         return None, self.store(data)
+
+    def spill_list(self, items: list[ChangeItem]) -> tuple[list[ChangeItem] | None, Ref | None]:
+        """The list itself when small, else a reference to its JSON."""
+        data = _json.encode(items)
+        return (items, None) if len(data) <= limits.INLINE_BYTES_MAX else (None, self.store(data))
 
     def store(self, data: bytes) -> Ref:
         """Keep bytes in the content-addressed store, once."""

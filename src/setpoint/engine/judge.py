@@ -8,7 +8,7 @@ from setpoint.engine.pursuit import Pursuit
 from setpoint.kernel import limits
 from setpoint.kernel.contract import Level
 from setpoint.kernel.delta import measure
-from setpoint.kernel.events import DeltaMeasured, EvidenceRecorded, FailureItem
+from setpoint.kernel.events import ChangeItem, ChangesObserved, DeltaMeasured, EvidenceRecorded, FailureItem
 from setpoint.kernel.evidence import Counts, Evidence
 from setpoint.phases.p5_evidence.implicit import IMPLICIT, judge_implicit
 from setpoint.phases.p5_evidence.order import SKIPPED, Check, stages
@@ -52,6 +52,28 @@ async def judge_state(p: Pursuit, changes: ChangeSet, *, thorough: bool, phase: 
         DeltaMeasured(
             fingerprint=changes.fingerprint, progress=(progress.hard, progress.unmet, progress.debt), items=list(items)
         )
+    )
+
+
+def record_changes(p: Pursuit, changes: ChangeSet) -> None:
+    """The exact difference to the base, as a fact of its own: replays and people judge from it."""
+    items = [
+        ChangeItem(
+            _text(c.path),
+            c.kind,
+            c.file_type,
+            c.mode,
+            c.size,
+            c.digest,
+            c.lines_added,
+            c.lines_removed,
+            _text(c.renamed_from),
+        )
+        for c in changes.changes
+    ]
+    inline, ref = p.journal.spill_list(items)
+    p.journal.emit(
+        ChangesObserved(fingerprint=changes.fingerprint, changed=len(items), changes=inline, changes_ref=ref)
     )
 
 

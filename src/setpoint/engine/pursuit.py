@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from setpoint.engine.journal import Scribe
+from setpoint.kernel import limits
 from setpoint.kernel.contract import Task
+from setpoint.kernel.ruling import Permit
 from setpoint.kernel.trajectory import Record
+from setpoint.phases.p1_context.projection import FileCopy, surroundings
 from setpoint.phases.p3_gate.tools import Tool
-from setpoint.phases.p4_dispatch.run import ToolBody
+from setpoint.phases.p4_dispatch.outcome import Outcome
+from setpoint.phases.p4_dispatch.run import Bench, ToolBody, dispatch
 from setpoint.ports.clock import Clock
-from setpoint.ports.proposer import Proposer
+from setpoint.ports.proposer import Part, Proposer
 from setpoint.ports.sandbox import Sandbox
 from setpoint.ports.verifier import Verifier
-from setpoint.ports.workspace import Workspace
+from setpoint.ports.workspace import ResolvedPath, Workspace
+
+
+def read_surroundings(p: Pursuit) -> list[Part]:
+    """The workspace's map and the working files, as they are now. Blocks."""
+    entries, cut = p.workspace.listing(limits.MAP_ENTRIES_MAX)
+    files = [
+        FileCopy(path, p.workspace.read(ResolvedPath(path), limits.FILE_READ_BYTES_MAX))
+        for path in reversed(p.record.working)
+    ]
+    return surroundings(entries, cut, files)
+
 
 Certifier = Callable[["Pursuit"], "tuple[bytes, str, str]"]
 """Builds and signs the certificate of a converged pursuit: (bundle bytes, key id, evidence level)."""
@@ -35,6 +50,8 @@ class Pursuit:
     tools: Mapping[str, Tool]
     certify: Certifier
     bodies: Mapping[str, ToolBody] = field(default_factory=dict[str, ToolBody])
+    dispatch: Callable[[Permit, Bench, int], Awaitable[Outcome]] = dispatch
+    surroundings: Callable[[Pursuit], list[Part]] = read_surroundings
     inbox: Callable[[int], list[tuple[int, str, bytes]]] = lambda after: []
     _elapsed_before: int = 0
     _started: int = 0

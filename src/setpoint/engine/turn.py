@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from setpoint.engine.judge import judge_state
+from setpoint.engine.judge import judge_state, record_changes
 from setpoint.engine.pursuit import Pursuit
 from setpoint.kernel import limits
 from setpoint.kernel.budget import Stage
@@ -42,19 +42,26 @@ from setpoint.kernel.events import (
 from setpoint.kernel.keys import call_key
 from setpoint.kernel.proposal import ASK_TOOL, CLAIM_TOOL, Call, Malformed, Proposal, Reply, Usage
 from setpoint.kernel.ruling import Hold, Permit, Refusal
-from setpoint.phases.p1_context.projection import FileCopy, Surroundings, project
+from setpoint.phases.p1_context.projection import (
+    FILE_PART,
+    GOAL_PART,
+    MAP_PART,
+    OBSERVATION_PART,
+    ROOT_PART,
+    project,
+)
 from setpoint.phases.p2_proposal.invoke import Failed, invoke, price
 from setpoint.phases.p2_proposal.parse import exact, parse_reply
 from setpoint.phases.p2_proposal.routing import NextRoute, NoRoute, Retry, after_failure
 from setpoint.phases.p3_gate.gate import Facts, legal_tools, refuse_blocked, rule
 from setpoint.phases.p3_gate.reach import broken_postcondition
 from setpoint.phases.p4_dispatch.outcome import Outcome
-from setpoint.phases.p4_dispatch.run import Bench, dispatch
+from setpoint.phases.p4_dispatch.run import Bench
 from setpoint.phases.p5_evidence.implicit import IMPLICIT
 from setpoint.phases.p5_evidence.observe import shape
 from setpoint.phases.p6_verdict.completion import RollBack, corrective_note, decide
 from setpoint.ports.proposer import Context
-from setpoint.ports.workspace import ChangeSet, ResolvedPath
+from setpoint.ports.workspace import ChangeSet
 
 
 async def run_turn(p: Pursuit, stage: Stage, context: Context | None) -> None:
@@ -91,6 +98,7 @@ async def see_through(p: Pursuit, proposal: Proposal, stage: Stage) -> None:
         await _roll_back(p, RollBack("change_rejected", f"rolled back: {fault.message}"), proposal)
         return
     if changes.fingerprint != p.record.fingerprint:
+        record_changes(p, changes)
         await judge_state(p, changes, thorough=proposal.claims)
         await _verdict(p, proposal, changes, done.broken_postcondition, question)
         return
@@ -107,10 +115,6 @@ def build_context(p: Pursuit, stage: Stage) -> Context:
     """The projection of the present record and workspace for the present route. Blocks on the workspace."""
     record, route = p.record, p.proposers[p.record.route_index]
     tools = tuple(tool.spec for tool in legal_tools(p.task, p.tools, stage))
-    entries, cut = p.workspace.listing(limits.MAP_ENTRIES_MAX)
-    files: list[FileCopy] = []
-    for path in reversed(record.working):
-        files.append(FileCopy(path, p.workspace.read(ResolvedPath(path), limits.FILE_READ_BYTES_MAX)))
     turn = record.turn if record.state != "READY" else record.turn + 1
     window = route.limits.context_tokens - route.limits.output_tokens
     return project(
@@ -118,7 +122,7 @@ def build_context(p: Pursuit, stage: Stage) -> Context:
         record,
         turn,
         tools,
-        Surroundings(entries, cut, files),
+        p.surroundings(p),
         p.journal.load,
         stage=stage,
         cursor=record.cursors.get(route.route, 0),
@@ -126,16 +130,16 @@ def build_context(p: Pursuit, stage: Stage) -> Context:
     )
 
 
-_STORED_PARTS = ("instructions", "goal", "map")
+_STORED_PARTS = (ROOT_PART, GOAL_PART, MAP_PART)
 
 
 def _record_context(p: Pursuit, context: Context) -> None:
     parts: list[ContextPart] = []
     for part in context.parts:
-        if part.name in _STORED_PARTS or part.name.startswith("file:"):
+        if part.name in _STORED_PARTS or part.name.startswith(FILE_PART):
             ref = p.journal.store(part.text.encode("utf-8", "replace"))
             parts.append(ContextPart(part.zone, _text(part.name), ref.ref[7:], part.tokens))
-    shown = [part.name[12:] for part in context.parts if part.zone == "leaf"]
+    shown = [part.name.removeprefix(OBSERVATION_PART) for part in context.parts if part.zone == "leaf"]
     p.journal.emit(ContextBuilt(digest=context.digest, tokens=context.tokens, parts=parts, observations=shown))
 
 
@@ -227,11 +231,12 @@ async def _rule_and_dispatch(p: Pursuit, proposal: Proposal, stage: Stage) -> _D
         message = "the reply holds no call; only calls are acted on, and only `complete_task` asks for judgement"
         p.journal.emit(_refused(Refusal(0, "", "syntactic", "NO_CALL", "", message)))
     for call in proposal.calls:
-        match _rule(p, call, stage, blocked):
+        resolved = _resolved(p, call)
+        match _rule(p, call, stage, blocked, resolved):
             case Refusal() as refusal:
-                p.journal.emit(_refused(refusal))
+                p.journal.emit(_refused(refusal, resolved))
             case Hold() as hold:
-                p.journal.emit(_refused(_not_approvable(hold)))
+                p.journal.emit(_refused(_not_approvable(hold), resolved))
             case Permit() as permit:
                 done.permits += 1
                 done.broken_postcondition = await _dispatch(p, permit)
@@ -247,15 +252,23 @@ def _not_approvable(hold: Hold) -> Refusal:
     return Refusal(call.ordinal, call.name, "isolation", "APPROVAL_REQUIRED", "", message, call.digest)
 
 
-def _rule(p: Pursuit, call: Call | Malformed, stage: Stage, blocked: bool) -> Permit | Hold | Refusal:
-    resolved: str | None = None
-    if isinstance(call, Call):
-        if blocked and call.name not in (CLAIM_TOOL, ASK_TOOL):
-            return refuse_blocked(call)
-        tool = p.tools.get(call.name)
-        typed = call.arguments.get(tool.path_argument) if tool is not None and tool.path_argument else None
-        if isinstance(typed, str):
-            resolved = p.workspace.resolve(typed)
+def _resolved(p: Pursuit, call: Call | Malformed) -> str | None:
+    """Where the call's path leads; None when it takes none or it leads outside. Hidden paths lead nowhere."""
+    tool = p.tools.get(call.name) if isinstance(call, Call) else None
+    if tool is None or tool.path_argument is None or not isinstance(call, Call):
+        return None
+    typed = call.arguments.get(tool.path_argument)
+    path = p.workspace.resolve(typed) if isinstance(typed, str) else None
+    if path is not None and any(path == hidden or path.startswith(hidden + "/") for hidden in p.task.hidden):
+        return None
+    return path
+
+
+def _rule(
+    p: Pursuit, call: Call | Malformed, stage: Stage, blocked: bool, resolved: str | None
+) -> Permit | Hold | Refusal:
+    if blocked and isinstance(call, Call) and call.name not in (CLAIM_TOOL, ASK_TOOL):
+        return refuse_blocked(call)
     return rule(call, p.task, p.record, p.tools, Facts(stage, resolved, _variables(p)))
 
 
@@ -292,7 +305,7 @@ async def _dispatch(p: Pursuit, permit: Permit) -> str | None:
     if permit.effect not in ("pure", "read"):
         await p.journal.barrier()  # law L2: the intent is durable before anything happens
     bench = Bench(p.workspace, p.sandbox, p.task.environment, p.bodies)
-    outcome = await dispatch(permit, bench, p.wall_ms_left())
+    outcome = await p.dispatch(permit, bench, p.wall_ms_left())
     _record_result(p, call, outcome)
     if not permit.grant.ensure:
         return None
@@ -407,7 +420,7 @@ def _question(proposal: Proposal) -> str | None:
 # Forms
 
 
-def _refused(refusal: Refusal) -> Refused:
+def _refused(refusal: Refusal, path: str | None = None) -> Refused:
     return Refused(
         ordinal=refusal.ordinal,
         tool=_text(refusal.tool)[:128],
@@ -416,6 +429,7 @@ def _refused(refusal: Refusal) -> Refused:
         message=_text(refusal.message),
         pointer=_text(refusal.pointer),
         call_digest=_short(refusal.call_digest),
+        path=_text(path or ""),
     )
 
 

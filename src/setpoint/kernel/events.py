@@ -147,6 +147,7 @@ class Refused(Event, frozen=True):
     message: str
     pointer: str = ""
     call_digest: str = ""
+    path: str = ""  # where the call's path leads, when it was resolved
 
 
 class ToolIntent(Event, frozen=True):
@@ -176,6 +177,29 @@ class ToolResult(Event, frozen=True):
     output_bytes: int = 0
     output_sha256: str = ""
     attempt: int = 1
+
+
+class ChangeItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One changed path, as expressions and people see it. Bytes of names that are not UTF-8 are spelled out."""
+
+    path: str
+    kind: str
+    file_type: str
+    mode: int
+    size: int
+    digest: str = ""
+    lines_added: int = 0
+    lines_removed: int = 0
+    renamed_from: str = ""
+
+
+class ChangesObserved(Event, frozen=True):
+    """The exact difference of the candidate state to the base: inline when small, else ``changes_ref``."""
+
+    fingerprint: str
+    changed: int
+    changes: list[ChangeItem] | None = None
+    changes_ref: Ref | None = None
 
 
 class EvidenceRecorded(Event, frozen=True):
@@ -362,6 +386,7 @@ EventUnion = (
     | Refused
     | ToolIntent
     | ToolResult
+    | ChangesObserved
     | EvidenceRecorded
     | DeltaMeasured
     | SavepointKept

@@ -17,6 +17,7 @@ from setpoint.kernel.errors import IllegalTransition
 from setpoint.kernel.events import (
     Authorized,
     Certified,
+    ChangesObserved,
     CheckpointWritten,
     ClaimRejected,
     CommitPlanned,
@@ -361,6 +362,10 @@ def _result(record: Record, turn: int, event: ToolResult) -> Record:
     )
 
 
+def _changes(record: Record, turn: int, event: ChangesObserved) -> Record:
+    return record
+
+
 def _evidence(record: Record, turn: int, event: EvidenceRecorded) -> Record:
     line = EvidenceLine(
         event.check,
@@ -578,6 +583,7 @@ _FOLDS: Final[dict[type[Event], Any]] = {
     Refused: _refused,
     ToolIntent: _intent,
     ToolResult: _result,
+    ChangesObserved: _changes,
     EvidenceRecorded: _evidence,
     DeltaMeasured: _delta,
     SavepointKept: _kept,

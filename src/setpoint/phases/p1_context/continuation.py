@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from setpoint.kernel import limits
 from setpoint.kernel.budget import Stage
 from setpoint.kernel.contract import Budget

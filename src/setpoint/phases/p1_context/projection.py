@@ -4,7 +4,7 @@ Three zones in ascending volatility. Root: instructions and the schemas of the a
 across turns while the legal set stands, no clock in it. Trunk: goal, criteria, workspace map, working files read
 afresh, progress, delta, notes. Leaf: recent observations, framed as untrusted data. Bounded whatever the horizon.
 
-``project`` is pure: the engine hands in what it read from the workspace.
+``project`` is pure: the engine hands in the parts it read from the workspace.
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ from setpoint.phases.p1_context.compaction import clamp, fit
 from setpoint.phases.p1_context.framing import frame
 from setpoint.ports.proposer import Context, Part, ToolSpec, Zone
 from setpoint.ports.workspace import Entry
+
+ROOT_PART = "instructions"
+GOAL_PART = "goal"
+MAP_PART = "map"
+FILE_PART = "file:"
+OBSERVATION_PART = "observation:"
 
 TEMPLATE_VERSION = "1"
 """Changes when a sentence below changes, so that a rebuilt context that differs is explained (R179)."""
@@ -46,13 +52,14 @@ class FileCopy:
     content: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the engine read for this projection, all of it fresh."""
-
-    entries: Sequence[Entry] = ()
-    entries_cut: bool = False
-    files: Sequence[FileCopy] = ()
+def surroundings(entries: Sequence[Entry], entries_cut: bool, files: Sequence[FileCopy]) -> list[Part]:
+    """The parts that come from the workspace, read afresh for this projection: its map and the working files."""
+    parts: list[Part] = []
+    if entries:
+        parts.append(part_of("trunk", MAP_PART, _map_text(entries, entries_cut)))
+    for copy in files:
+        parts.append(part_of("trunk", FILE_PART + _printable(copy.path), _file_text(copy)))
+    return parts
 
 
 def estimate_tokens(text: str) -> int:
@@ -65,7 +72,7 @@ def project(
     record: Record,
     turn: int,
     tools: tuple[ToolSpec, ...],
-    surroundings: Surroundings,
+    around: Sequence[Part],
     load: Callable[[Ref], bytes],
     *,
     stage: str = "nominal",
@@ -73,18 +80,10 @@ def project(
     max_tokens: int = limits.PROMPT_TOKENS_MAX,
 ) -> Context:
     """The context of one turn. Never above ``max_tokens``; raises ContextTooLarge when the anchors alone are."""
-    anchors = [
-        _root(tools),
-        _part("trunk", "goal", _goal_text(task)),
-    ]
-    optional: list[Part] = []
-    if surroundings.entries:
-        optional.append(_part("trunk", "map", _map_text(surroundings)))
-    for copy in surroundings.files:
-        optional.append(_part("trunk", f"file:{copy.path}", _file_text(copy)))
-    state = _part("trunk", "state", _state_text(task, record, turn, stage))
+    anchors = [_root(tools), part_of("trunk", GOAL_PART, _goal_text(task))]
+    state = part_of("trunk", "state", _state_text(task, record, turn, stage))
     leaf = [_observation(shown, task, load) for shown in record.shown]
-    parts = fit(anchors, optional, state, leaf, max_tokens)
+    parts = fit(anchors, around, state, leaf, max_tokens)
     digest = hashlib.sha256("\n".join(part.digest for part in parts).encode()).hexdigest()
     return Context(
         record.trajectory_id,
@@ -99,13 +98,13 @@ def project(
     )
 
 
-def _part(zone: Zone, name: str, text: str) -> Part:
+def part_of(zone: Zone, name: str, text: str) -> Part:
     return Part(zone, name, text, estimate_tokens(text), hashlib.sha256(text.encode("utf-8", "replace")).hexdigest())
 
 
 @lru_cache(maxsize=64)
 def _root_cached(encoded: bytes) -> Part:
-    return _part("root", "instructions", f"{_INSTRUCTIONS}\n\nTools:\n{encoded.decode()}")
+    return part_of("root", ROOT_PART, f"{_INSTRUCTIONS}\n\nTools:\n{encoded.decode()}")
 
 
 _tool_encoder = msgspec.json.Encoder(order="sorted")
@@ -141,12 +140,12 @@ def _goal_text(task: Task) -> str:
     return _goal_cached(task.goal.text, task.goal.forbid, task.done, task.invariants)
 
 
-def _map_text(surroundings: Surroundings) -> str:
+def _map_text(entries: Sequence[Entry], cut: bool) -> str:
     marks = {"dir": "/", "symlink": "@", "file": ""}
     lines = ["# Workspace"]
-    lines += [f"{entry.path}{marks[entry.file_type]}" for entry in surroundings.entries]
-    if surroundings.entries_cut:
-        lines.append(f"... (only the first {len(surroundings.entries)} entries; list directories to see more)")
+    lines += [f"{entry.path}{marks[entry.file_type]}" for entry in entries]
+    if cut:
+        lines.append(f"... (only the first {len(entries)} entries; list directories to see more)")
     return _printable("\n".join(lines))
 
 
@@ -223,7 +222,7 @@ def _observation(shown: Shown, task: Task, load: Callable[[Ref], bytes]) -> Part
     text = clamp(text, task.observe.max_tokens * limits.CHARS_PER_TOKEN)
     code = {} if shown.exit_code is None else {"exit": str(shown.exit_code)}
     framed = frame("observation", text, tool=shown.tool, turn=str(shown.turn), status=shown.status, **code)
-    return _part("leaf", f"observation:{shown.turn}.{shown.ordinal}", framed)
+    return part_of("leaf", f"{OBSERVATION_PART}{shown.turn}.{shown.ordinal}", framed)
 
 
 def _printable(text: str) -> str:
