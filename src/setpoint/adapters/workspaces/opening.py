@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-
+from setpoint.adapters.workspaces.copy import CopyWorkspaceProvider
 from setpoint.adapters.workspaces.overlay import OverlayWorkspaceProvider
 from setpoint.ports.sandbox import Sandbox
 from setpoint.ports.workspace import WorkspaceProvider
@@ -14,4 +14,4 @@ def open_workspaces(state_dir: Path, sandbox: Sandbox) -> WorkspaceProvider:
     """The provider that fits the sandbox's rung."""
     if sandbox.report.rung == "overlay":
         return OverlayWorkspaceProvider(state_dir, sandbox)
-    raise NotImplementedError
+    return CopyWorkspaceProvider(state_dir)

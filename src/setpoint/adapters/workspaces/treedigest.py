@@ -176,7 +176,7 @@ def scan(root_fd: int, known: Manifest | None = None) -> Manifest:
             slots.release()
 
     with ThreadPoolExecutor(_THREADS, "hash") as pool:
-        for fd, path, entries in _walk(root_fd):
+        for fd, path, entries in walk(root_fd):
             unknown: list[tuple[bytes, bytes, os.stat_result]] = []
             for name, st in entries:
                 below = objects.join(path, name)
@@ -206,39 +206,43 @@ def _hashed(job: Future[list[tuple[bytes, Line]]]) -> list[tuple[bytes, Line]]:
         ) from error
 
 
-def _walk(root_fd: int) -> Iterator[tuple[int, bytes, list[tuple[bytes, os.stat_result]]]]:
-    """(descriptor, path, entries) of every directory below ``root_fd``; the descriptor is lent until the next step."""
-    todo: list[tuple[int, bytes, int]] = [(os.dup(root_fd), b"", 0)]
+def walk(
+    root_fd: int, *, whole: bool = False, ours: bool = False
+) -> Iterator[tuple[int, bytes, list[tuple[bytes, os.stat_result]]]]:
+    """(descriptor, path, entries) of every directory below ``root_fd``; the descriptor is lent until the next step.
+
+    ``whole``: the top-level ``.git`` too. ``ours``: modes that lock us out are lifted meanwhile, and what is deeper
+    than DEPTH_MAX is not entered; in the user's tree the first is left alone and the second is a fault.
+    """
+    todo: list[tuple[int, int | None, bytes, int]] = [(os.dup(root_fd), None, b"", 0)]
     try:
         while todo:
-            fd, path, depth = todo.pop()
+            fd, mode, path, depth = todo.pop()
             try:
-                if depth > objects.DEPTH_MAX:
-                    raise WorkspaceFault(
-                        f"{objects.show(path)[:80]}... lies deeper than {objects.DEPTH_MAX} directories"
-                    )
-                entries = _entries(fd, path)
+                entries = _entries(fd, leave_out_git=not whole and not path)
                 yield fd, path, entries
                 for name, st in entries:
-                    if stat.S_ISDIR(st.st_mode):
-                        try:
-                            below = os.open(name, objects.OPEN_DIR, dir_fd=fd)
-                        except PermissionError:
-                            continue  # listed by itself; what is inside cannot be known
-                        todo.append((below, objects.join(path, name), depth + 1))
+                    if not stat.S_ISDIR(st.st_mode) or (ours and depth > objects.DEPTH_MAX):
+                        continue
+                    below = objects.join(path, name)
+                    objects.refuse_depth(below, 0 if ours else depth + 1)
+                    try:
+                        todo.append((*objects.open_dir(fd, name, ours=ours), below, depth + 1))
+                    except PermissionError:
+                        continue  # listed by itself; what is inside cannot be known
             finally:
-                os.close(fd)
+                objects.close_dir(fd, mode)
     finally:
-        for fd, _, _ in todo:
-            os.close(fd)
+        for fd, mode, _, _ in todo:
+            objects.close_dir(fd, mode)
 
 
-def _entries(fd: int, path: bytes) -> list[tuple[bytes, os.stat_result]]:
+def _entries(fd: int, *, leave_out_git: bool) -> list[tuple[bytes, os.stat_result]]:
     found: list[tuple[bytes, os.stat_result]] = []
     with os.scandir(fd) as listed:
         for entry in listed:
             name = os.fsencode(entry.name)
-            if not path and name == _TOP_GIT:
+            if leave_out_git and name == _TOP_GIT:
                 continue
             try:
                 found.append((name, entry.stat(follow_symlinks=False)))
