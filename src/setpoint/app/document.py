@@ -23,6 +23,9 @@ DEPTH_MAX: Final = 32
 Path = tuple[str | int, ...]
 
 _TAG: Final = "tag:yaml.org,2002:"
+_TAGS: Final = frozenset(
+    _TAG + name for name in ("map", "seq", "str", "int", "float", "bool", "null", "timestamp", "merge", "value")
+)
 _INTEGER: Final = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _DECIMAL: Final = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]{1,3})?")
 
@@ -233,8 +236,9 @@ class _Reader:
             self.open.discard(id(node))
 
     def dispatch(self, node: yaml.Node, path: Path) -> Any:
-        if not node.tag.startswith(_TAG) or node.tag[len(_TAG) :] in ("binary", "set", "omap", "pairs"):
-            self.complain(node, path, f"the tag {node.tag!r} is not understood here", "remove it")
+        if node.tag not in _TAGS:
+            tag = node.tag.replace(_TAG, "!!")
+            self.complain(node, path, f"the tag {tag!r} is not understood here", "remove it")
             return None
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
@@ -256,14 +260,14 @@ class _Reader:
                 first = self.marks[(*path, name)]
                 where = f"first written in line {first.key_line}"
                 self.complain(key, (*path, name), f"the key {name!r} stands here twice", where)
-            elif self.nodes <= NODES_MAX:
-                self.clean_text(key, name, (*path, name))
+            elif self.nodes <= NODES_MAX and self.is_clean(key, name, path):
                 result[name] = self.value(item, (*path, name), key.start_mark)
         return result
 
     def scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
         text: str = node.value
-        self.clean_text(node, text, path)
+        if not self.is_clean(node, text, path):
+            return ""
         tag = node.tag[len(_TAG) :]
         if tag == "null":
             return None
@@ -277,9 +281,12 @@ class _Reader:
             return float(text)  # only its type matters: amounts are read from the text, exactly
         return text  # also 010, 0x1f, 1:30, 1_000, .inf, dates: words whose reading differs between readers
 
-    def clean_text(self, node: yaml.Node, text: str, path: Path) -> None:
-        if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+    def is_clean(self, node: yaml.Node, text: str, path: Path) -> bool:
+        """No system call takes a NUL, and no UTF-8 a lone surrogate; both can be written as escapes."""
+        clean = "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+        if not clean:
             self.complain(node, path, "a text may hold no NUL and no lone surrogate")
+        return clean
 
     def complain(self, node: yaml.Node, path: Path, message: str, suggestion: str = "") -> None:
         mark = node.start_mark

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final
 
-from setpoint.app.document import Document, Path, Problem
+from setpoint.app.document import Document, Path, Problem, dotted
 from setpoint.app.schema import (
     COMMIT_PATTERN,
     DIGEST_PATTERN,
@@ -276,23 +276,24 @@ def _format_problems(document: Document, path: Path, rules: dict[str, Any], valu
     if check is None or isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return []
     text = value if isinstance(value, str) else document.mark(path).text
-    if not text:
+    if not text or (rules["format"] == "usd" and isinstance(value, str)):  # a quoted amount has a pattern
         return []
     try:
         check(text)
     except BadExpression as bad:
-        line, column = document.inside(path, bad.line, bad.column)
-        at = document.problem(path, f"the expression does not hold together: {bad.message}")
-        return [
-            Problem(at.file, line, column, at.path, at.message, _nearest(bad.name, list(VARIABLES)) if bad.name else "")
-        ]
+        advice = _nearest(bad.name, list(bad.known)) if bad.name else ""
+        message = f"the expression does not hold together: {bad.message}"
+        return [_inside(document, path, bad.line, bad.column, message, advice)]
     except re.error as bad:
-        line, column = document.inside(path, bad.lineno or 1, bad.colno or 1)
-        at = document.problem(path, f"not a regular expression: {bad.msg}")
-        return [Problem(at.file, line, column, at.path, at.message)]
+        return [_inside(document, path, bad.lineno or 1, bad.colno or 1, f"not a regular expression: {bad.msg}")]
     except (BadGlob, ValueError, OverflowError) as bad:
         return [document.problem(path, str(bad))]
     return []
+
+
+def _inside(document: Document, path: Path, line: int, column: int, message: str, advice: str = "") -> Problem:
+    """A problem at a position inside a text value."""
+    return Problem(document.file, *document.inside(path, line, column), dotted(path), message, advice)
 
 
 def _check_size(text: str) -> None:

@@ -41,12 +41,15 @@ _TYPE_NAMES: Final = frozenset({"int", "uint", "double", "bool", "string", "byte
 class BadExpression(ValueError):
     """An expression that does not compile, or names what does not exist. Position is 1-based, in the expression."""
 
-    def __init__(self, message: str, line: int = 1, column: int = 1, name: str = "") -> None:
+    def __init__(
+        self, message: str, line: int = 1, column: int = 1, name: str = "", known: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.line = line
         self.column = column
-        self.name = name  # the unknown variable or function, for a suggestion
+        self.name = name  # the unknown variable or function,
+        self.known = known  # and what could stand in its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +75,12 @@ def check_expression(text: str, allowed: tuple[str, ...] = VARIABLES) -> None:
         if name not in allowed:
             known = ", ".join(allowed)
             elsewhere = " here" if name in VARIABLES else ""
-            raise BadExpression(f"{name!r} is not known{elsewhere}; known are {known}", *_find(text, name), name)
+            message = f"{name!r} is not known{elsewhere}; known are {known}"
+            raise BadExpression(message, *_find(text, name), name, allowed)
     for name in program.functions():
         if name.isidentifier() and name not in FUNCTIONS:
-            raise BadExpression(f"there is no function {name!r}", *_find(text, name), name)
+            known = (*sorted(FUNCTIONS), *MACROS)
+            raise BadExpression(f"there is no function {name!r}", *_find(text, name), name, known)
 
 
 def evaluate(text: str, variables: Mapping[str, Any]) -> bool | ExprError:
