@@ -159,12 +159,17 @@ class Replay:
         self._close_turn(event["seq"])
 
     def _close_turn(self, seq: int) -> None:
-        """A claim that the evidence contradicts was rejected, unless the whole turn was taken back."""
-        turn, state = self._turn, self.fingerprint
+        """Every dispatch was settled; a claim was rejected if the evidence contradicts it, and only then.
+
+        A turn taken back as a whole need not reject its claim.
+        """
+        turn = self._turn
         unanswered = turn.claimed and not turn.claim_rejected and not turn.rolled_back
+        if turn.in_flight:
+            self._say(seq, f"the turn ended while calls {sorted(turn.in_flight)} were not settled")
         if turn.rejected_for_nothing:
             self._say(turn.rejected_for_nothing, "a claim was rejected although nothing was unmet")
-        if unanswered and state is not None and self.verdicts.items(state):
+        if unanswered and self.verdicts.open:
             self._say(seq, "a claim of completion was not rejected although criteria were unmet")
         self._turn = _Turn()
 
@@ -300,7 +305,8 @@ class Replay:
             turn.rolled_back = True
             if data["reason"] == "postcondition":
                 turn.rejected_for_nothing = 0
-            turn.in_flight.clear()
+            if data["reason"] == "invariant" and not any(is_hard for _, _, is_hard in self.verdicts.open.values()):
+                self._say(event["seq"], "rolled back for an invariant, but the last delta breaks no hard one")
             self.verdicts.restore(savepoint, self._standing)
         self.savepoints = [kept for kept in self.savepoints if kept.savepoint <= savepoint]
         if savepoint != self._standing or self.fingerprint not in (None, data["fingerprint"]):
@@ -309,8 +315,7 @@ class Replay:
     def _claim_rejected(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         self.counts["claims_rejected"] += not self._turn.claim_rejected
         self._turn.claim_rejected = True
-        states = self._turn.measured | ({self.fingerprint} if self.fingerprint else set())
-        if not any(self.verdicts.items(state) for state in states):
+        if not self.verdicts.open:
             self._turn.rejected_for_nothing = event["seq"]  # unless a broken postcondition follows
 
     # The end

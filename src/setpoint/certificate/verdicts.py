@@ -42,6 +42,7 @@ class Verdicts:
 
     def __init__(self, contract: Contract) -> None:
         self.evidence: Evidence = {}
+        self.open: Items = {}  # the delta measured last
         self._checks = {check.address: check for check in contract.checks()}
         self._kept: Evidence = {}
         self._best: tuple[int, tuple[int, ...], Evidence] | None = None  # savepoint, progress, evidence
@@ -116,7 +117,7 @@ class Verdicts:
 
     def measure(self, data: dict[str, Any]) -> str | None:
         """Take in one DeltaMeasured; how it differs from the delta of the evidence, None when it does not."""
-        items = self.items(data["fingerprint"])
+        self.open = items = self.items(data["fingerprint"])
         hard = sum(item[2] for item in items.values())
         unmet = sum(address.startswith("done/") for address in items)
         self._progress = (hard, unmet, sum(item[0] for item in items.values()))
