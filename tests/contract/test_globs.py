@@ -40,7 +40,10 @@ def test_a_pattern_matches_what_it_says(pattern: str, inside: list[str], outside
         assert not matches(pattern, path), path
 
 
-@pytest.mark.parametrize("pattern", ["", "/a", "~a", "../a", "a/..", "a//b", "a/", "./a", "a**", "**a/b", "[a", "[z-a]", "a\\b", "x" * 1001])  # fmt: skip
+IMPOSSIBLE = "/a ~a ../a a/.. a//b a/ ./a a** **a/b [a [z-a] a\\b".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize("pattern", ["", "x" * 1001, *IMPOSSIBLE])
 def test_a_pattern_that_cannot_be_meant_is_refused(pattern: str) -> None:
     with pytest.raises(BadGlob):
         check_glob(pattern)

@@ -187,6 +187,12 @@ class Budget:
     wall_ms: int = 1_200_000
     on_exceed: OnExceed = "fail"
 
+    def __post_init__(self) -> None:
+        for name in ("turns", "tokens", "usd_micros", "wall_ms"):
+            bound: Any = getattr(self, name)
+            if type(bound) is not int or bound < 0:
+                raise ValueError(f"budget.{name} is {bound!r}; a budget is a whole number of zero or more (R109)")
+
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRule:
