@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -41,3 +42,12 @@ def context() -> ContextMaker:
         return Context(**(values | fields))
 
     return make
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No key, endpoint or proxy of whoever runs the tests."""
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy") or name.startswith(("OPENAI_", "ANTHROPIC_")):
+            monkeypatch.delenv(name)
+    return monkeypatch

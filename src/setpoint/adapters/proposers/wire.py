@@ -39,6 +39,11 @@ def raw_call_text(name: str, arguments: str, call_id: str = "") -> RawCall:
     return RawCall(plain_text(name), plain_text(arguments), plain_text(call_id))
 
 
+def stable_json(schema: Mapping[str, Any]) -> Any:
+    """``schema`` with its keys in canonical order at every level, so that its bytes on the wire never change."""
+    return json.loads(json.dumps(schema, sort_keys=True))
+
+
 def micros_of_usd(text: str) -> int:
     """Dollars in decimal notation -> whole micro-dollars, exactly. ValueError says what is wrong."""
     try:
