@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -18,40 +18,53 @@ from typing import Any
 import msgspec
 
 from setpoint.adapters.clock import SystemClock
-from setpoint.adapters.stores import open_log
-from setpoint.adapters.stores.owner import this_owner
+from setpoint.adapters.stores import open_log, this_owner
+from setpoint.adapters.stores.memory import MemoryLog
 from setpoint.app.certify import certify
 from setpoint.app.manifest import manifests_of
 from setpoint.app.opening import Equipment
 from setpoint.app.places import Places, find_places
+from setpoint.app.planning import Plan, PlannedProposer, plan_of, planned_reply
 from setpoint.engine.control import Request, encode_request, read_request
+from setpoint.engine.fork import copied_past, rebuild
 from setpoint.engine.journal import Journal
+from setpoint.engine.plan import apply_plan, make_plan
 from setpoint.engine.pursuit import Pursuit
 from setpoint.engine.reading import read_record
-from setpoint.engine.reconcile import converge
-from setpoint.engine.recovery import settle
+from setpoint.engine.reconcile import baseline
+from setpoint.engine.reconcile import converge as to_the_end
+from setpoint.engine.recovery import roll_back_to, settle
+from setpoint.engine.replay import Replayed, replay
 from setpoint.kernel import limits
 from setpoint.kernel.contract import Task
-from setpoint.kernel.errors import Fault, IllegalTransition, LeaseLost, UnknownTrajectory
+from setpoint.kernel.errors import ConflictFault, Fault, IllegalTransition, LeaseLost, UnknownTrajectory
 from setpoint.kernel.events import (
     ControlApplied,
     ControlRequested,
+    DeltaMeasured,
     DriftFound,
     Event,
     Finished,
     LeaseClaimed,
+    SavepointKept,
     TaskAccepted,
+    Undone,
+    decode,
 )
 from setpoint.kernel.exposure import expose, require_closure, required_level
 from setpoint.kernel.keys import canonical
 from setpoint.kernel.trajectory import Record
 from setpoint.phases.p3_gate.tools import BUILTIN
+from setpoint.phases.p4_dispatch.run import Bench
 from setpoint.ports.clock import Clock
 from setpoint.ports.log import Head, Lease, Log, StreamInfo
-from setpoint.ports.workspace import CommitReceipt
+from setpoint.ports.proposer import Proposer
+from setpoint.ports.workspace import CommitReceipt, Workspace
 from setpoint.version import VERSION
 
 KIND = "trajectory"
+Body = Callable[[Pursuit], Coroutine[Any, Any, Record]]
+"""What is done with a pursuit while it is owned."""
 Observer = Callable[[int, Event, Record], None]
 """Called for every event as it is emitted: its turn, the event, the record after it."""
 
@@ -180,6 +193,7 @@ class Runtime:
         models_directory: str | None,
         parent: str,
         observer: Observer | None,
+        body: Body = to_the_end,
     ) -> Record:
         report = self.equipment.sandbox(task.environment.tier).report
         exposure = expose(task)
@@ -208,9 +222,11 @@ class Runtime:
         )
         journal.emit(LeaseClaimed(owner=self._owner, fence=lease.fence))
         await journal.barrier()
-        return await self._pursue(task, journal, workspace)
+        return await self._pursue(task, journal, workspace, body)
 
-    async def _resumed(self, trajectory_id: str, lease: Lease, observer: Observer | None) -> Record:
+    async def _resumed(
+        self, trajectory_id: str, lease: Lease, observer: Observer | None, body: Body = to_the_end
+    ) -> Record:
         record, head = read_record(self.log, trajectory_id)
         if record.is_terminal:
             return record
@@ -224,11 +240,11 @@ class Runtime:
             await journal.barrier()
             return journal.record
         workspace = await asyncio.to_thread(self.equipment.workspace, task, trajectory_id)
-        return await self._pursue(task, journal, workspace)
+        return await self._pursue(task, journal, workspace, body)
 
-    async def _pursue(self, task: Task, journal: Journal, workspace: Any) -> Record:
+    async def _pursue(self, task: Task, journal: Journal, workspace: Workspace, body: Body = to_the_end) -> Record:
         record = journal.record
-        proposers = self.equipment.proposers(record.models, record.models_directory)
+        proposers = self._proposers(record)
         verifier = self.equipment.verifier(task)
         pursuit = Pursuit(
             task,
@@ -240,11 +256,12 @@ class Runtime:
             self.clock,
             BUILTIN,
             lambda p: certify(p, self.log, self.places.keys),
+            savepoint_fingerprint=lambda savepoint: self._fingerprint_of(record.trajectory_id, savepoint),
             inbox=lambda after: self.log.inbox(record.trajectory_id, after),
         )
         try:
             await settle(pursuit)
-            return await self._until_killed(pursuit, journal)
+            return await self._until_killed(body(pursuit), journal)
         finally:
             for proposer in proposers:
                 await proposer.close()
@@ -252,9 +269,19 @@ class Runtime:
             keep = not journal.record.is_terminal or journal.record.finished_reason == "Conflict"
             await asyncio.to_thread(workspace.close, keep_staged=keep)
 
-    async def _until_killed(self, pursuit: Pursuit, journal: Journal) -> Record:
+    def _proposers(self, record: Record) -> list[Proposer]:
+        """The routes of a trajectory; ``plan:ID`` is the recorded reply of the plan with that id."""
+        found: list[Proposer] = []
+        for route in record.models:
+            if route.startswith("plan:"):
+                found.append(PlannedProposer(route, planned_reply(self.log, route.removeprefix("plan:"))))
+            else:
+                found += self.equipment.proposers([route], record.models_directory)
+        return found
+
+    async def _until_killed(self, body: Coroutine[Any, Any, Record], journal: Journal) -> Record:
         """The loop, beside a watch that renews the lease and looks for a kill."""
-        loop = asyncio.create_task(converge(pursuit))
+        loop = asyncio.create_task(body)
         watch = asyncio.create_task(self._watch(journal))
         done, _ = await asyncio.wait({loop, watch}, return_when=asyncio.FIRST_COMPLETED)
         if loop in done:
@@ -339,21 +366,161 @@ class Runtime:
         )
         return manifests[0].task
 
-    # Taking back
+    def _fingerprint_of(self, trajectory_id: str, savepoint: int) -> str | None:
+        """The recorded fingerprint of a kept savepoint; of the base for 0."""
+        for stored in self.log.read(trajectory_id):
+            event = decode(stored.type, stored.data)
+            if isinstance(event, SavepointKept) and event.savepoint == savepoint:
+                return event.fingerprint
+            if isinstance(event, DeltaMeasured) and savepoint == 0:
+                return event.fingerprint
+        return None
 
-    def undo(self, trajectory_id: str, *, by: str) -> CommitReceipt:
+    # Planning
+
+    async def measure(self, task: Task, *, observer: Observer | None = None) -> Record:
+        """The delta of the workspace as it is: checks run, no model is asked, nothing is recorded in the store."""
+        sandbox = self.equipment.sandbox(task.environment.tier)
+        require_closure(task, sandbox.report.tier)
+        trajectory_id = self.clock.new_id("measure")
+        log = MemoryLog(self.clock.now_ms)
+        log.create(trajectory_id, KIND)
+        lease = log.claim(trajectory_id, self._owner, MEASURE_TTL_MS)
+        workspace = await asyncio.to_thread(self.equipment.workspace, task, trajectory_id)
+        journal = Journal(
+            log, self.clock, lease, log.head(trajectory_id), Record(trajectory_id=trajectory_id), observer
+        )
+        verifier = self.equipment.verifier(task)
+        pursuit = Pursuit(task, journal, workspace, sandbox, verifier, (), self.clock, BUILTIN, _no_certificate)
+        try:
+            await baseline(pursuit)
+            return journal.record
+        finally:
+            await verifier.close()
+            await asyncio.to_thread(workspace.close, keep_staged=False)
+            await log.close()
+
+    async def plan(
+        self,
+        task: Task,
+        *,
+        models: Sequence[str] | None = None,
+        models_directory: str | None = None,
+        observer: Observer | None = None,
+    ) -> Plan:
+        """One proposal, ruled on, run and judged in a transaction that is thrown away."""
+        planned: list[tuple[Record, str]] = []
+
+        async def body(p: Pursuit) -> Record:
+            planned.append(await make_plan(p))
+            return p.record
+
+        trajectory_id = self.accept(task)
+        routes = models or task.models
+        outcome = await self._own(
+            trajectory_id,
+            lambda lease, head: self._accepted(
+                task, trajectory_id, lease, head, routes, models_directory, "", observer, body
+            ),
+        )
+        record, diff = planned[0] if planned else (outcome.record, "")
+        return plan_of(record, diff)
+
+    async def apply(self, plan: Plan, *, observer: Observer | None = None) -> Outcome:
+        """Exactly that plan: the same reply on the same base to the same state, then commit. Exit 15 when stale."""
+        planned, _ = self.record(plan.trajectory_id)
+        task = self.task_of(planned)
+        trajectory_id = self.accept(task)
+        routes = [f"plan:{plan.trajectory_id}"]
+
+        async def body(p: Pursuit) -> Record:
+            return await apply_plan(p, plan.base_digest, plan.fingerprint)
+
+        return await self._own(
+            trajectory_id,
+            lambda lease, head: self._accepted(
+                task, trajectory_id, lease, head, routes, None, plan.trajectory_id, observer, body
+            ),
+        )
+
+    # The past
+
+    async def undo(self, trajectory_id: str, *, by: str) -> CommitReceipt:
         """Restore the exact pre-image of what the trajectory committed. ConflictFault when a touched path changed."""
-        record, _ = self.record(trajectory_id)
+        record, head = self.record(trajectory_id)
         if not record.committed:
             raise IllegalTransition(f"trajectory {trajectory_id} has committed nothing; there is nothing to undo")
+        if record.undone:
+            raise IllegalTransition(f"trajectory {trajectory_id} was undone already")
+        lease = self.log.claim(trajectory_id, self._owner, limits.LEASE_TTL_MS)
+        try:
+            task = self.task_of(record)
+            provider = self.equipment.workspaces(task.environment.tier)
+            receipt = await asyncio.to_thread(provider.undo, record.workspace, record.committed)
+            journal = Journal(self.log, self.clock, lease, head, record)
+            journal.emit(Undone(commit_id=record.committed, by=by, changed=len(receipt.paths)))
+            await journal.barrier()
+            return receipt
+        finally:
+            self.log.release(lease)
+
+    async def rollback(self, trajectory_id: str, savepoint: int, *, by: str) -> Outcome:
+        """Take a trajectory that is not finished back to a kept savepoint; ``resume`` goes on from there."""
+        record, _ = self.record(trajectory_id)
+        if record.is_terminal:
+            raise IllegalTransition(
+                f"trajectory {trajectory_id} is {record.state}; a finished one can be undone or forked",
+                hint="`setpoint undo` takes back its commit, `setpoint fork --turn K` starts from an earlier turn.",
+            )
+
+        async def body(p: Pursuit) -> Record:
+            return await roll_back_to(p, savepoint, by)
+
+        return await self._own(trajectory_id, lambda lease, head: self._resumed(trajectory_id, lease, None, body))
+
+    async def fork(
+        self, trajectory_id: str, turn: int, *, models: Sequence[str] = (), models_directory: str = ""
+    ) -> str:
+        """A new trajectory that lives again from the end of ``turn``; ``resume`` it to go on. Returns its id.
+
+        ConflictFault when the workspace is no longer the base of the old one.
+        """
+        record, _ = self.record(trajectory_id)
         task = self.task_of(record)
-        provider = self.equipment.workspaces(task.environment.tier)
-        return provider.undo(record.workspace, record.committed)
+        past = copied_past(list(self.log.read(trajectory_id)), turn, models, models_directory)
+        sandbox = self.equipment.sandbox(task.environment.tier)
+        forked = self.clock.new_id("tr")
+        workspace = await asyncio.to_thread(self.equipment.workspace, task, forked)
+        keep = False
+        try:
+            if workspace.base_digest != record.base_digest:
+                raise ConflictFault(
+                    f"the workspace {record.workspace} is not what {trajectory_id} started from",
+                    hint="Undo its commit first (`setpoint undo`), or restore the base.",
+                )
+            bench = Bench(workspace, sandbox, task.environment, {})
+            await rebuild(task, past, self.log, bench, workspace)
+            self.log.create(forked, KIND)
+            lease = self.log.claim(forked, self._owner, limits.LEASE_TTL_MS)
+            await self.log.append(lease, self.log.head(forked), past)
+            self.log.release(lease)
+            keep = True
+            return forked
+        finally:
+            await asyncio.to_thread(workspace.close, keep_staged=keep)
+
+    async def replay(self, trajectory_id: str) -> Replayed:
+        """Every decision again, without models and tools. ReplayDiverged at the first differing event."""
+        record, _ = self.record(trajectory_id)
+        return await replay(self.task_of(record), self.log, trajectory_id, BUILTIN)
 
     @property
     def sync(self) -> SyncRuntime:
         return SyncRuntime(self)
 
+
+MEASURE_TTL_MS = 86_400_000
+"""A measurement has a log of its own in memory, which nobody else can claim."""
 
 WATCH_INTERVAL_S = 0.25
 """How long a kill may take to be seen; polling the inbox costs one indexed read."""
@@ -370,6 +537,10 @@ class SyncRuntime:
 
     def resume(self, trajectory_id: str, **options: Any) -> Outcome:
         return asyncio.run(self._runtime.resume(trajectory_id, **options))
+
+
+def _no_certificate(p: Pursuit) -> tuple[bytes, str, str]:
+    raise AssertionError("a measurement certifies nothing")
 
 
 def open_runtime(store: str | None = None, *, clock: Clock | None = None) -> Runtime:

@@ -108,9 +108,8 @@ async def fail(p: Pursuit, reason: str, message: str, code: int) -> None:
         await restore_best(p, "stall", "")
         best = p.record.best
     if p.task.policy.commit == "progress" and best is not None and best.savepoint > 0 and best.progress[0] == 0:
-        if not await _commit(p):
-            return
-        message += "; the progress made so far was committed, uncertified"
+        await commit_progress(p, reason, message, code)
+        return
     blocking = ", ".join(item.address for item in p.record.items)
     if blocking:
         message = f"{message}; still open: {blocking}"
@@ -119,6 +118,24 @@ async def fail(p: Pursuit, reason: str, message: str, code: int) -> None:
         reason, code = "EvidenceMissing", 18
         message = f"{message}; no evidence for {', '.join(item.address for item in missing)}: {missing[0].reason}"
     await finish(p, "FAILED", reason, message, code)
+
+
+async def commit_progress(p: Pursuit, reason: str, message: str, code: int) -> None:
+    """Commit a savepoint that is better than the base although the delta is not empty; never certified.
+
+    What does not lower the distance is not committed (R007).
+    """
+    record = p.record
+    start = record.baseline_progress
+    if record.progress[0] or (start is not None and record.progress >= start):
+        await finish(p, "FAILED", "NoProgress", f"{message}, but it brings no progress: nothing was committed", 12)
+        return
+    if not await _commit(p):
+        return
+    blocking = ", ".join(item.address for item in p.record.items)
+    await finish(
+        p, "FAILED", reason, f"{message}; the progress was committed, uncertified; still open: {blocking}", code
+    )
 
 
 async def finish(p: Pursuit, state: str, reason: str, message: str, code: int) -> None:

@@ -52,6 +52,7 @@ class Pursuit:
     bodies: Mapping[str, ToolBody] = field(default_factory=dict[str, ToolBody])
     dispatch: Callable[[Permit, Bench, int], Awaitable[Outcome]] = dispatch
     surroundings: Callable[[Pursuit], list[Part]] = read_surroundings
+    savepoint_fingerprint: Callable[[int], str | None] = lambda savepoint: None
     inbox: Callable[[int], list[tuple[int, str, bytes]]] = lambda after: []
     _elapsed_before: int = 0
     _started: int = 0

@@ -33,7 +33,7 @@ from setpoint.phases.p6_verdict.progress import Backtrack, NoStall, Steer, judge
 async def converge(p: Pursuit) -> Record:
     """Run turns until the delta is empty, a bound is reached or a person is needed."""
     if p.record.best is None:
-        await _baseline(p)
+        await baseline(p)
     while True:
         await apply_controls(p)
         record = p.record
@@ -53,7 +53,7 @@ async def converge(p: Pursuit) -> Record:
         await _checkpoint(p)
 
 
-async def _baseline(p: Pursuit) -> None:
+async def baseline(p: Pursuit) -> None:
     """Judge the base itself: it may already be what is desired, and it is what later counts are compared with."""
     await asyncio.to_thread(p.workspace.begin)
     changes = await asyncio.to_thread(p.workspace.changes)

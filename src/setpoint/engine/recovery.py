@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 
+from setpoint.engine.judge import judge_state, record_changes
 from setpoint.engine.pursuit import Pursuit
-from setpoint.kernel.events import RolledBack
+from setpoint.kernel.errors import IllegalTransition
+from setpoint.kernel.events import RolledBack, TurnEnded
+from setpoint.kernel.trajectory import Record
 
 
 async def settle(p: Pursuit) -> None:
@@ -30,3 +33,27 @@ async def settle(p: Pursuit) -> None:
             )
         )
         await p.journal.barrier()
+
+
+async def roll_back_to(p: Pursuit, savepoint: int, by: str) -> Record:
+    """A person takes the trajectory back to a kept savepoint; its state is judged again. UsageFault for others."""
+    record = p.record
+    fingerprint = p.savepoint_fingerprint(savepoint)
+    if fingerprint is None or savepoint > record.savepoint:
+        raise IllegalTransition(
+            f"there is no savepoint {savepoint} to go back to; the trajectory stands at {record.savepoint}",
+            hint="`setpoint describe` lists the savepoints.",
+        )
+    note = f"{by} took the work back to savepoint {savepoint}"
+    p.journal.emit(RolledBack(savepoint=savepoint, fingerprint=fingerprint, reason="operator", note=note))
+    if record.state not in ("READY", "PAUSED"):
+        p.journal.emit(TurnEnded(outcome="rolled_back"))
+    await p.journal.barrier()
+    await asyncio.to_thread(p.workspace.restore, savepoint)
+    await asyncio.to_thread(p.workspace.begin)
+    changes = await asyncio.to_thread(p.workspace.changes)
+    record_changes(p, changes)
+    await judge_state(p, changes, thorough=True, phase="operator")
+    await asyncio.to_thread(p.workspace.discard)
+    await p.journal.barrier()
+    return p.record

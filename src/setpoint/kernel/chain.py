@@ -57,9 +57,7 @@ def is_unambiguous(type: str, at: str) -> bool:
 def refuse_malformed(turn: int, type: str, v: int, at: str, data: bytes) -> None:
     """ValueError when an event could not be stored so that it reads back as the same envelope."""
     if not _AT.fullmatch(at):
-        raise ValueError(
-            f"event time {at!r} is not RFC 3339 UTC with milliseconds (2026-01-01T00:00:00.000Z)"
-        )
+        raise ValueError(f"event time {at!r} is not RFC 3339 UTC with milliseconds (2026-01-01T00:00:00.000Z)")
     if not (type.isascii() and type.isidentifier()):
         raise ValueError(f"event type {type!r} is not an ASCII identifier")
     if not (0 <= turn <= INT_MAX and 0 <= v <= INT_MAX):

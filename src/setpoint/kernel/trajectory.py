@@ -178,6 +178,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     changed: int = 0
     paths: tuple[str, ...] = ()
     best: Best | None = None
+    baseline_progress: tuple[int, int, int] | None = None  # of the base; a commit must be better
     commit_planned: str = ""
     committed: str = ""
     state_digest: str = ""
@@ -392,6 +393,7 @@ def _delta(record: Record, turn: int, event: DeltaMeasured) -> Record:
     return replace(  # the baseline: savepoint 0
         record,
         best=Best(0, event.progress, event.fingerprint),
+        baseline_progress=event.progress,
         fingerprint=event.fingerprint,
         visited=(event.fingerprint,),
         kept_evidence=record.evidence,
