@@ -6,19 +6,17 @@ bounded places to write. Starting costs a few milliseconds; nothing is kept from
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
 import os
-import resource
+import signal
 import stat
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from setpoint.adapters.sandboxes import bwrap, seccomp, toolchain
-from setpoint.adapters.sandboxes.capture import Capture
 from setpoint.adapters.sandboxes.cgroup import ActionCgroup, CgroupHome
+from setpoint.adapters.sandboxes.guardian import Guardian
 from setpoint.adapters.sandboxes.meter import Meter, TreeMeter
+from setpoint.adapters.sandboxes.running import ActionThreads, memory_file, not_started, set_limits, unstartable
 from setpoint.adapters.sandboxes.scratch import Namespaces, PlainScratch, hold, plain, remove_tree
 from setpoint.adapters.sandboxes.supervise import Command, Ended, supervise
 from setpoint.kernel.errors import SandboxFault
@@ -26,24 +24,15 @@ from setpoint.ports.sandbox import (
     WORKSPACE_AT,
     Action,
     BindView,
-    Captured,
     Finished,
-    Limits,
     Mount,
     OverlayView,
     SandboxReport,
     Scratch,
 )
 
-ACTIONS_AT_ONCE = 64
-"""Threads that watch running actions; each sleeps in a selector. More actions wait for a free one."""
 OUT_FILES_MAX = 64
 OUT_BYTES_MAX = 8 << 20
-NOFILE = 1024
-"""Open files per process, the usual soft limit; bounds what one process can pin in the kernel."""
-_DATA_SLACK = 256 << 20  # RLIMIT_DATA also counts reserved thread stacks, so it stands behind the sampled limit
-
-_EMPTY = Captured(b"", 0, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", truncated=False)
 _out_serial = itertools.count()
 
 
@@ -57,14 +46,15 @@ class Machine:
     scratch_parent: str | None = None  # where plain scratch directories go; None is the system's temporary directory
 
 
-class BubblewrapSandbox:
+class BubblewrapSandbox(ActionThreads):
     """``Sandbox`` over bwrap >= 0.11 (``overlay``) or any bwrap with views copied by the caller (``copy``)."""
 
     def __init__(self, machine: Machine, report: SandboxReport) -> None:
+        super().__init__()
         self.report = report
         self._machine = machine
         self._filter = seccomp.program()
-        self._pool = ThreadPoolExecutor(ACTIONS_AT_ONCE, thread_name_prefix="setpoint-sandbox")
+        self._guardian = Guardian()
 
     def open_scratch(self, disk_bytes: int) -> Scratch:
         """A tmpfs of ``disk_bytes``, or where the report says ``disk`` is not enforced a plain directory."""
@@ -72,62 +62,45 @@ class BubblewrapSandbox:
             return plain(self._machine.scratch_parent)
         return hold(self._machine.namespaces, disk_bytes)
 
-    async def run(self, action: Action) -> Finished:
-        """See the port. Cancellation returns only after the action's last process is dead."""
-        cancel = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        started: Future[Finished] = self._pool.submit(self._run, action, cancel)
-        started.add_done_callback(lambda _: os.close(cancel))
-        try:
-            return await asyncio.shield(asyncio.wrap_future(started))
-        except asyncio.CancelledError:
-            if not started.cancel():
-                await _settled(started, cancel)
-            raise
-
-    async def close(self) -> None:
-        """Waits for running actions; cancel them first to be quick."""
-        await asyncio.to_thread(self._pool.shutdown)
-
-    def run_blocking(self, action: Action) -> Finished:
-        """``run`` for a caller without an event loop, such as the probe; it cannot be cancelled."""
-        cancel = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        try:
-            return self._run(action, cancel)
-        finally:
-            os.close(cancel)
+    def close_blocking(self) -> None:
+        super().close_blocking()
+        self._guardian.close()
 
     def _run(self, action: Action, cancel: int) -> Finished:
-        if problem := _unstartable(action):
-            return _not_started(problem)
+        if isinstance(action.view, OverlayView) and self.report.rung != "overlay":
+            raise SandboxFault(f"rung {self.report.rung!r} has no overlays; use a BindView of a copy")
+        if problem := unstartable(action):
+            return not_started(problem)
         with _Staging(self._machine, action) as staging:
             command = self._command(action, staging)
             try:
                 ended = supervise(command, action.limits, action.stdin, cancel, staging.born)
             except OSError as error:  # E2BIG: the kernel refuses such an argument list to anyone
-                return _not_started(f"{action.argv[0]}: {error.strerror}")
+                return not_started(f"{action.argv[0]}: {error.strerror}")
             return _finished(action, ended, staging.out_files())
 
     def _command(self, action: Action, staging: _Staging) -> Command:
         fds: list[int] = []
         ours: list[int] = []
         try:
-            data = [_memory_file(content) for content in bwrap.synthetic_files()]
+            data = [memory_file(content) for content in bwrap.synthetic_files()]
             fds += data
-            fds.append(filter_fd := _memory_file(self._filter))
+            fds.append(filter_fd := memory_file(self._filter))
             status_read, status_write = os.pipe()
             ours.append(status_read)
             fds.append(status_write)
             gate_read, gate_write = os.pipe()
             ours.append(gate_write)
             fds.append(gate_read)
-            options = bwrap.arguments(staging.world(), data, filter_fd, status_write, gate_read)
-            fds.append(options_fd := _memory_file(b"".join(os.fsencode(option) + b"\0" for option in options)))
+            fds.append(gate_kept := os.dup(gate_write))
+            options = bwrap.arguments(staging.world(), data, filter_fd, status_write, (gate_read, gate_kept))
+            fds.append(options_fd := memory_file(b"".join(os.fsencode(option) + b"\0" for option in options)))
         except BaseException:
             for fd in (*fds, *ours):
                 os.close(fd)
             raise
         argv = [*staging.prefix, self._machine.bwrap, "--args", str(options_fd), "--", *action.argv]
-        return Command([os.fsencode(word) for word in argv], tuple(fds), status_read, gate_write)
+        return Command([os.fsencode(word) for word in argv], tuple(fds), status_read, gate_write, self._guardian)
 
 
 @dataclass(slots=True)
@@ -235,7 +208,7 @@ class _Staging:
         if self.machine.cgroups is not None:
             memory_files = self._tmpfs_bytes + self._tmp_bytes() + bwrap.SHM_BYTES
             self._cgroup = self.machine.cgroups.admit(init, limits, memory_files)
-        set_limits(init, limits, data=self._cgroup is None)
+        set_limits(init, limits, processes=True, data=self._cgroup is None)
         return self._cgroup or TreeMeter(init)
 
     def out_files(self) -> dict[str, bytes]:
@@ -260,32 +233,6 @@ class _Staging:
         return min(self.action.limits.disk_bytes, bwrap.TMP_BYTES_MAX)
 
 
-def set_limits(pid: int, limits: Limits, *, data: bool) -> None:
-    """Kernel limits of one process and its future children. ProcessLookupError when it is already gone.
-
-    Set from outside on the waiting init, which saves starting a program inside just for this.
-    """
-    cpu_s = -(-limits.cpu_ms // 1000)
-    ceiling = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]
-    nofile = NOFILE if ceiling == resource.RLIM_INFINITY else min(NOFILE, ceiling)
-    bounds = {
-        resource.RLIMIT_NPROC: (
-            limits.pids + 1,
-            limits.pids + 1,
-        ),  # counts in the sandbox's user namespace only
-        resource.RLIMIT_NOFILE: (nofile, nofile),
-        resource.RLIMIT_CORE: (0, 0),
-        resource.RLIMIT_FSIZE: (limits.disk_bytes, limits.disk_bytes),
-        resource.RLIMIT_CPU: (cpu_s, cpu_s + 1),
-    }
-    if data:
-        most = limits.memory_bytes + _DATA_SLACK
-        bounds[resource.RLIMIT_DATA] = (most, most)
-    for what, bound in bounds.items():
-        with contextlib.suppress(PermissionError, ValueError):  # a lower hard limit already holds
-            resource.prlimit(pid, what, bound)
-
-
 def read_small_files(directory: int) -> dict[str, bytes]:
     """Regular files directly in ``directory``, never through a link, at most OUT_FILES_MAX and OUT_BYTES_MAX."""
     files: dict[str, bytes] = {}
@@ -298,52 +245,15 @@ def read_small_files(directory: int) -> dict[str, bytes]:
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
         except OSError:
             continue
-        with os.fdopen(fd, "rb") as file:
+        try:
             info = os.fstat(fd)
             if stat.S_ISREG(info.st_mode) and info.st_size <= left:
-                files[name] = file.read(info.st_size)
+                with open(fd, "rb", closefd=False) as file:
+                    files[name] = file.read(info.st_size)
                 left -= len(files[name])
+        finally:
+            os.close(fd)
     return files
-
-
-async def _settled(started: Future[Finished], cancel: int) -> None:
-    """Kill and wait for the death, however often the waiting task is cancelled again."""
-    with contextlib.suppress(OSError):  # it may just have finished, which closes the descriptor
-        os.eventfd_write(cancel, 1)
-    waiter = asyncio.wrap_future(started)
-    while not waiter.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait([waiter])
-    if not waiter.cancelled():
-        waiter.exception()  # retrieved: the cancellation is what the caller hears of
-
-
-def _memory_file(content: bytes) -> int:
-    fd = os.memfd_create("setpoint", os.MFD_CLOEXEC)
-    os.write(fd, content)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
-
-
-def _unstartable(action: Action) -> str:
-    """Why no kernel could start this argument list; empty when one might. A proposal may say anything."""
-    if not action.argv or not action.argv[0]:
-        return "no program was named"
-    for word in (*action.argv, action.cwd):
-        if "\0" in word:
-            return f"{word!r} contains a NUL byte"
-        try:
-            os.fsencode(word)
-        except UnicodeEncodeError:
-            return f"{word!r} is not encodable"
-    return ""
-
-
-def _not_started(why: str) -> Finished:
-    text = (why + "\n").encode(errors="backslashreplace")
-    capture = Capture(4096)
-    capture.add(text)
-    return Finished(None, None, "start", _EMPTY, capture.captured(), 0)
 
 
 def _finished(action: Action, ended: Ended, files: dict[str, bytes]) -> Finished:
@@ -353,7 +263,7 @@ def _finished(action: Action, ended: Ended, files: dict[str, bytes]) -> Finished
     if code is not None and code > 128 and code - 128 <= 64:
         # bwrap, like a shell, reports death by signal n as 128 + n; a program that exits so on purpose looks the same
         number, code = code - 128, None
-        if number == 24 and not reason:  # SIGXCPU
+        if number == signal.SIGXCPU and not reason:
             reason = "cpu"
     if reason:
         code = None

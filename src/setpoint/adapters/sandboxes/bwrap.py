@@ -80,8 +80,11 @@ class World:
     drop_capabilities: bool
 
 
-def arguments(world: World, data_fd: Sequence[int], seccomp: int, status: int, gate: int) -> list[str]:
-    """Options for ``bwrap --args``; ``data_fd`` holds one descriptor per ``synthetic_files`` entry, in order."""
+def arguments(world: World, data_fd: Sequence[int], seccomp: int, status: int, gate: tuple[int, int]) -> list[str]:
+    """Options for ``bwrap --args``.
+
+    ``data_fd`` holds one descriptor per ``synthetic_files`` entry, in order; ``gate`` is a pipe, both ends of it.
+    """
     args = [
         *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"),
         *("--uid", str(INSIDE_ID), "--gid", str(INSIDE_ID), "--hostname", "sandbox", "--clearenv"),
@@ -113,17 +116,9 @@ def arguments(world: World, data_fd: Sequence[int], seccomp: int, status: int, g
         args += ["--bind", world.out.host, world.out.at]
     # For uid 0 bwrap leaves /proc/sys writable, and core_pattern there means code on the host.
     args += ["--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"]
-    return [
-        *args,
-        "--chdir",
-        world.cwd,
-        "--seccomp",
-        str(seccomp),
-        "--json-status-fd",
-        str(status),
-        "--block-fd",
-        str(gate),
-    ]
+    args += ["--chdir", world.cwd, "--seccomp", str(seccomp), "--json-status-fd", str(status)]
+    # bwrap takes the gate's end of file for the permission to start, so the init itself keeps the writing end open.
+    return [*args, "--block-fd", str(gate[0]), "--sync-fd", str(gate[1])]
 
 
 def environment(world: World) -> list[tuple[str, str]]:

@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 
 from setpoint.adapters.sandboxes.bubblewrap import BubblewrapSandbox
-from setpoint.adapters.sandboxes.probe import RUNGS, Found, Rung, machine, probe
+from setpoint.adapters.sandboxes.probe import RUNGS, Found, Rung, machine, probe, weaker_report
+from setpoint.adapters.sandboxes.process import ProcessSandbox
 from setpoint.kernel.errors import IsolationUnavailable
 from setpoint.ports.sandbox import TIERS, Sandbox, Tier
 
@@ -37,19 +38,17 @@ def open_sandbox(minimum: Tier, *, cache_dir: Path | None, rung: Rung | None = N
             f"this machine cannot isolate at tier {minimum!r}; the best that works is rung {wanted!r} (tier {tier!r})",
             hint=_hint(found),
         )
-    if wanted == found.rung == "overlay":
-        return _bubblewrap(found, cache_dir)
-    raise NotImplementedError(f"rung {wanted!r} has no adapter yet")
-
-
-def _bubblewrap(found: Found, cache_dir: Path | None) -> Sandbox:
-    if cache_dir is None:
-        base = tempfile.mkdtemp(prefix="setpoint-")
+    base = tempfile.mkdtemp(prefix="setpoint-") if cache_dir is None else os.fspath(cache_dir)
+    os.makedirs(os.path.join(base, "scratch"), mode=0o700, exist_ok=True)
+    report = found.report() if wanted == found.rung else weaker_report(found, wanted, base)
+    sandbox: BubblewrapSandbox | ProcessSandbox
+    if tier == "namespaces":
+        sandbox = BubblewrapSandbox(machine(found, os.path.join(base, "scratch"), base), report)
     else:
-        base = os.fspath(cache_dir)
-    mount_point = os.path.join(base, "scratch")
-    os.makedirs(mount_point, mode=0o700, exist_ok=True)
-    return BubblewrapSandbox(machine(found, mount_point, base), found.report())
+        sandbox = ProcessSandbox(report, base)
+    if cache_dir is None:
+        sandbox.remove_when_closed(base)
+    return sandbox
 
 
 def _hint(found: Found) -> str:

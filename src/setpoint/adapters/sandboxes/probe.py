@@ -15,13 +15,15 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from setpoint.adapters.sandboxes import landlock, seccomp
 from setpoint.adapters.sandboxes.bubblewrap import BubblewrapSandbox, Machine
 from setpoint.adapters.sandboxes.cgroup import CgroupHome, find_home
+from setpoint.adapters.sandboxes.process import ProcessSandbox
+from setpoint.adapters.sandboxes.running import ActionThreads
 from setpoint.adapters.sandboxes.scratch import TOOLS, Namespaces, remove_tree
 from setpoint.kernel.errors import SandboxFault
 from setpoint.ports.sandbox import Action, BindView, Finished, Limits, OverlayView, SandboxReport
@@ -94,6 +96,17 @@ def probe(cache_dir: Path | None, *, fresh: bool = False) -> Found:
     return found
 
 
+def weaker_report(found: Found, rung: Rung, place: str) -> SandboxReport:
+    """The report of a rung below the best one, with its limits tried anew."""
+    if rung == "copy":
+        lacking = tuple(dict.fromkeys((*found.unenforced, "disk")))  # a bound directory has the size of its disk
+        return replace(found, rung="copy", overlay=False, unenforced=lacking).report()
+    process = ProcessSandbox(SandboxReport("none", rung, ""), place)
+    with _PrivateDirectory(Path(place)) as scratch:
+        lacking = tuple(_unenforced(process, _view(scratch, "copy"), disk_bounded=False))
+    return replace(found, rung=rung, unenforced=lacking).report()
+
+
 def machine(found: Found, mount_point: str, scratch_parent: str | None) -> Machine:
     """What ``BubblewrapSandbox`` needs, from what was found."""
     namespaces = Namespaces.at(mount_point) if found.private_tmpfs else None
@@ -150,7 +163,8 @@ def _probe(place: str) -> Found:
     abi = landlock.abi()
     if best is None:
         rung = "landlock" if abi > 0 and has_seccomp else "none"
-        lacking = ("memory", "pids", "disk") if os.geteuid() == 0 else ("memory", "disk")
+        process = ProcessSandbox(SandboxReport("none", rung, ""), place)
+        lacking = tuple(_unenforced(process, _view(place, "copy"), disk_bounded=False))
         hints = tuple(_hints(failures, has_seccomp))
         return Found(rung, "", "", False, False, False, has_seccomp, abi, "", lacking, hints, tuple(failures))
     rung, path, version, private = best
@@ -165,7 +179,7 @@ def _probe(place: str) -> Found:
         seccomp=True,
         landlock_abi=abi,
         cgroup=f"v{home.version}" if home else "",
-        unenforced=tuple(_unenforced(sandbox, _view(place, rung), private and rung == "overlay")),
+        unenforced=tuple(_unenforced(sandbox, _view(place, rung), private)),
         hints=tuple(_hints(failures, has_seccomp)) if rung != "overlay" or not private else (),
         failures=tuple(failures),
     )
@@ -189,7 +203,10 @@ def _try(place: str, path: str, rung: Rung, private: bool) -> str:
     """Empty when the rung holds with this program, else what went wrong."""
     try:
         sandbox = BubblewrapSandbox(_machine(place, path, private, None), SandboxReport("namespaces", rung, ""))
-        done = _shell(sandbox, _view(place, rung), _CONTAINED)
+        try:
+            done = _shell(sandbox, _view(place, rung), _CONTAINED)
+        finally:
+            sandbox.close_blocking()
     except SandboxFault as fault:
         return fault.message
     said = done.stdout.kept.decode(errors="replace").strip()
@@ -198,19 +215,21 @@ def _try(place: str, path: str, rung: Rung, private: bool) -> str:
     return f"{said} {done.stderr.kept.decode(errors='replace').strip()} {done.reason}".strip()
 
 
-def _unenforced(sandbox: BubblewrapSandbox, view: OverlayView | BindView, disk_bounded: bool) -> list[str]:
-    """Limits that a bounded excess went through."""
-    lacking = [
-        name
-        for name, script in (("memory", _MEMORY), ("pids", _FORKS))
-        if b"all" in _shell(sandbox, view, script).stdout.kept
-    ]
-    if not disk_bounded or b"all" in _shell(sandbox, view, _DISK).stdout.kept:
+def _unenforced(sandbox: ActionThreads, view: OverlayView | BindView, disk_bounded: bool) -> list[str]:
+    """Limits that a bounded excess went through. Closes ``sandbox``."""
+    try:
+        memory, forks, disk = (_shell(sandbox, view, script) for script in (_MEMORY, _FORKS, _DISK))
+    finally:
+        sandbox.close_blocking()
+    lacking = ["memory"] if b"all" in memory.stdout.kept else []
+    if b"all" in forks.stdout.kept or forks.reason == "killed":  # killed: sampled, so noticed only afterwards
+        lacking.append("pids")
+    if not disk_bounded or b"all" in disk.stdout.kept:
         lacking.append("disk")
     return lacking
 
 
-def _shell(sandbox: BubblewrapSandbox, view: OverlayView | BindView, script: str) -> Finished:
+def _shell(sandbox: ActionThreads, view: OverlayView | BindView, script: str) -> Finished:
     return sandbox.run_blocking(Action(("/bin/sh", "-c", script), view, _QUICK))
 
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from setpoint.adapters.sandboxes.capture import Capture
+from setpoint.adapters.sandboxes.guardian import Guardian
 from setpoint.adapters.sandboxes.meter import TICK_S, Meter
 from setpoint.kernel.errors import SandboxFault
 from setpoint.ports.sandbox import Captured, Limits
@@ -41,7 +42,9 @@ class Command:
     argv: Sequence[str | bytes]
     fds: tuple[int, ...]
     status: int  # our end of --json-status-fd; closed by ``supervise``
-    gate: int  # our end of --block-fd; closed by ``supervise``
+    gate: int  # our end of --block-fd; closed by ``supervise`` at the end
+    guardian: Guardian | None = None  # None for a keeper, which watches its gate itself
+    softly: bool = False  # the init is a keeper that must kill others first: SIGTERM it, SIGKILL only when it hangs
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class Ended:
     """``exit_code`` is None when bwrap reported none: the program never started, or its init was killed."""
 
     exit_code: int | None
+    signal: int | None  # only keepers know it; bwrap reports 128 + n as the exit code
+    start_error: str  # only keepers report it here; bwrap says so on stderr
     outer_code: int  # exit code of the outer bwrap, negative for a signal
     born: bool
     reason: str
@@ -74,7 +79,7 @@ def supervise(command: Command, limits: Limits, stdin: bytes | None, cancel: int
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=command.fds,
-            start_new_session=True,
+            process_group=0 if command.guardian is None else command.guardian.group(),
             env=_PATH,
             cwd="/",
             bufsize=0,
@@ -110,6 +115,11 @@ class _Watch:
         self._init = -1  # pidfd of the sandbox init
         self._init_dead = False
         self._exit_code: int | None = None
+        self._signal: int | None = None
+        self._start_error = ""
+        self._guardian = command.guardian
+        self._announced = -1
+        self._kill_with = signal.SIGTERM if command.softly else signal.SIGKILL
         self._pending_status = b""
         self._meter: Meter | None = None
         self._reason = ""
@@ -160,6 +170,8 @@ class _Watch:
         stdout, stderr = self._captures.values()
         return Ended(
             exit_code=self._exit_code,
+            signal=self._signal,
+            start_error=self._start_error,
             outer_code=outer_code,
             born=self._gate_open,
             reason=self._reason,
@@ -171,7 +183,7 @@ class _Watch:
     def close(self) -> None:
         """Whatever went wrong above, the sandbox is dead and every descriptor closed afterwards."""
         if not self._init_dead and self._init >= 0:
-            _send_kill(self._init)
+            _send(self._init, signal.SIGKILL)
         if self._outer.returncode is None:
             self._outer.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -180,7 +192,7 @@ class _Watch:
         for stream in (self._outer.stdin, self._outer.stdout, self._outer.stderr):
             if stream is not None:
                 stream.close()
-        for fd in (self._status, self._init, self._gate if not self._gate_open else -1):
+        for fd in (self._status, self._gate, self._init):
             if fd >= 0:
                 os.close(fd)
 
@@ -195,6 +207,8 @@ class _Watch:
         if fd == self._init:
             self._selector.unregister(fd)
             self._init_dead = True
+            if self._guardian is not None and self._announced >= 0:
+                self._guardian.forget(self._announced)
         elif fd == self._status:
             self._read_status()
         elif fd in self._captures:
@@ -234,6 +248,8 @@ class _Watch:
             return
         if not chunk:
             self._selector.unregister(self._status)
+            if self._init >= 0:  # the outer bwrap is gone; an init it left behind would never be told to end
+                _send(self._init, self._kill_with)
             return
         self._pending_status += chunk
         while b"}" in self._pending_status:
@@ -241,17 +257,22 @@ class _Watch:
             document = json.loads(text + b"}")
             if "child-pid" in document and self._init < 0:
                 self._admit(document["child-pid"])
-            if "exit-code" in document:
-                self._exit_code = document["exit-code"]
+            self._exit_code = document.get("exit-code", self._exit_code)
+            self._signal = document.get("signal", self._signal)
+            self._start_error = document.get("start-error", self._start_error)
 
     def _admit(self, init: int) -> None:
-        if self._reason:  # already being ended: leave the gate shut, bwrap's own death takes the init along
-            return
         try:
             self._init = os.pidfd_open(init)
         except ProcessLookupError:  # setting up failed after the fork; bwrap says why on stderr
             return
         self._selector.register(self._init, selectors.EVENT_READ)
+        if self._reason:  # it was ended while being set up; the gate stays shut
+            _send(self._init, self._kill_with)
+            return
+        if self._guardian is not None:
+            self._announced = init
+            self._guardian.announce(init)
         try:
             self._meter = self._born(init, self._outer.pid)
         except ProcessLookupError:
@@ -262,7 +283,6 @@ class _Watch:
         self._gate_open = True
         with contextlib.suppress(BrokenPipeError):
             os.write(self._gate, b"1")
-        os.close(self._gate)
 
     def _check_limits(self) -> None:
         if sum(capture.total for capture in self._captures.values()) > self._limits.output_kill_bytes:
@@ -292,11 +312,10 @@ class _Watch:
         self._reason = reason
         self._deadline = (now or time.monotonic()) + DEATH_S
         if self._init >= 0:
-            _send_kill(self._init)
-        else:
-            self._outer.kill()  # no action code has run yet, and --die-with-parent ends the rest of the set-up
+            _send(self._init, self._kill_with)
+        # else: it is killed as soon as bwrap names it; killing the outer bwrap now could orphan it
 
 
-def _send_kill(pidfd: int) -> None:
+def _send(pidfd: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        signal.pidfd_send_signal(pidfd, number)

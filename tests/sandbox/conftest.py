@@ -1,0 +1,119 @@
+"""Rungs to test on, views of a small workspace, and a way to see whether anything of an action is still alive."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from setpoint.adapters.sandboxes.opening import open_sandbox
+from setpoint.adapters.sandboxes.probe import RUNGS, Found, Rung, probe
+from setpoint.kernel.errors import IsolationUnavailable
+from setpoint.ports.sandbox import Action, BindView, Finished, Limits, OverlayView, Sandbox, View
+
+_serial = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One sandbox, one workspace, and shorthand to run shell scripts in it."""
+
+    sandbox: Sandbox
+    rung: str
+    workspace: Path
+
+    @property
+    def isolated(self) -> bool:
+        return self.rung in ("overlay", "copy")
+
+    def view(self) -> View:
+        root = os.fspath(self.workspace)
+        return OverlayView((root,)) if self.rung == "overlay" else BindView(root)
+
+    def action(self, script: str, **fields: object) -> Action:
+        fields.setdefault("view", self.view())
+        fields.setdefault("limits", QUICK)
+        return Action(("/bin/sh", "-c", script), **fields)  # type: ignore[arg-type]
+
+    def run(self, script: str, **fields: object) -> Finished:
+        return self.execute(self.action(script, **fields))
+
+    def execute(self, action: Action) -> Finished:
+        return asyncio.run(self.sandbox.run(action))
+
+
+QUICK = Limits(wall_ms=20_000, memory_bytes=128 << 20, pids=24, disk_bytes=32 << 20)
+
+
+@pytest.fixture(scope="session")
+def state_directory() -> Iterator[Path]:
+    """Short and private: the mount point of the scratch lies in it."""
+    path = Path(tempfile.mkdtemp(prefix="setpoint-test-"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def found(state_directory: Path) -> Found:
+    return probe(state_directory)
+
+
+@pytest.fixture(params=RUNGS)
+def bench(request: pytest.FixtureRequest, state_directory: Path, tmp_path: Path) -> Iterator[Bench]:
+    """Every rung this machine has, forced one after the other."""
+    yield from _bench(request.param, state_directory, tmp_path)
+
+
+@pytest.fixture(params=("overlay", "copy"))
+def isolated(request: pytest.FixtureRequest, state_directory: Path, tmp_path: Path) -> Iterator[Bench]:
+    """The rungs that make tier "namespaces"."""
+    yield from _bench(request.param, state_directory, tmp_path)
+
+
+@pytest.fixture
+def overlay(state_directory: Path, tmp_path: Path) -> Iterator[Bench]:
+    yield from _bench("overlay", state_directory, tmp_path)
+
+
+def _bench(rung: Rung, state_directory: Path, tmp_path: Path) -> Iterator[Bench]:
+    try:
+        sandbox = open_sandbox("none", cache_dir=state_directory, rung=rung)
+    except IsolationUnavailable as why:
+        pytest.skip(f"rung {rung} does not work on this machine: {why}")
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "file").write_text("content\n")
+    yield Bench(sandbox, rung, workspace)
+    asyncio.run(sandbox.close())
+
+
+@pytest.fixture
+def marker() -> str:
+    """A number of seconds nobody else sleeps for, to recognise processes by."""
+    return f"{random.randint(100_000, 999_999)}.{os.getpid()}{next(_serial)}"
+
+
+@pytest.fixture
+def alive() -> Callable[[str], list[int]]:
+    """Processes of this machine whose command line holds a marker."""
+
+    def find(text: str) -> list[int]:
+        pids: list[int] = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    if text.encode() in (entry / "cmdline").read_bytes():
+                        pids.append(int(entry.name))
+                except OSError:
+                    continue
+        return pids
+
+    return find
