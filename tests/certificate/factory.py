@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from setpoint.certificate import bundle, dsse, key_id, log, seal
@@ -35,6 +36,8 @@ from setpoint.kernel.contract import (
 from setpoint.kernel.delta import measure
 from setpoint.kernel.events import (
     Authorized,
+    ChangeItem,
+    ChangesObserved,
     ClaimRejected,
     CommitPlanned,
     Committed,
@@ -177,10 +180,30 @@ class Writer:
             )
         )
 
+    def observe(self, fingerprint: str, paths: Sequence[str]) -> None:
+        changes = [ChangeItem(path, "modified", "file", 0o644, 7, "0" * 64) for path in paths]
+        is_long = len(changes) > 5
+        held = [msgspec.to_builtins(change) for change in changes]
+        self.emit(
+            ChangesObserved(
+                fingerprint=fingerprint,
+                changed=len(changes),
+                changes=None if is_long else changes,
+                changes_ref=self.store(held) if is_long else None,
+            )
+        )
+
     def judge(
-        self, fingerprint: str, failing: dict[str, int], phase: str = "turn", skipped: Sequence[str] = ()
+        self,
+        fingerprint: str,
+        failing: dict[str, int],
+        phase: str = "turn",
+        skipped: Sequence[str] = (),
+        paths: Sequence[str] = ("src/config.py",),
     ) -> None:
-        """Evidence of every check about a state, and its delta by the runtime's own rule."""
+        """The changes of a state, evidence of every check about it, and its delta by the runtime's own rule."""
+        if phase == "turn":
+            self.observe(fingerprint, paths)
         for check in (*IMPLICIT, *self.task.invariants, *self.task.done):
             address = check.address
             counted = address.startswith("done/")
@@ -317,7 +340,7 @@ def history(*, crash: bool = False) -> Writer:
     w.start([CHEAT, CLAIM])
     w.run(0, *CHEAT, "reversible", "tests/test_config.py")
     w.permit(1, *CLAIM, "pure")
-    w.judge(BYPASS, {"invariants/tests-untouched": 1, **UNMET})
+    w.judge(BYPASS, {"invariants/tests-untouched": 1, **UNMET}, paths=["tests/test_config.py"])
     w.emit(ClaimRejected(note="not met: done/golden", items=["done/golden"]))
     w.emit(RolledBack(savepoint=0, fingerprint=BASE, reason="invariant", note="rolled back", blocked="sha256:1"))
     w.measure(BASE)

@@ -192,11 +192,20 @@ def test_forgery_9_a_tool_and_a_path_the_task_does_not_allow() -> None:
         of_type(found, "Authorized")[1]["data"]["path"] = "setup.py"
 
     def forbidden(found: Found, predicate: Found) -> None:
+        of_type(found, "ChangesObserved")[-1]["data"]["changes"][0]["path"] = "secrets/key"
         of_type(found, "SavepointKept")[0]["data"]["paths"] = ["secrets/key"]
+
+    def hidden(found: Found, predicate: Found) -> None:
+        of_type(found, "SavepointKept")[0]["data"].update(paths=[], changed=0)
+
+    def renamed(found: Found, predicate: Found) -> None:
+        of_type(found, "ChangesObserved")[-1]["data"]["changes"][0]["renamed_from"] = "sub/.git/config"
 
     assert "the task does not allow that tool" in failed(tool)
     assert "'setup.py' was permitted for file_edit, but lies outside its paths" in failed(path)
-    assert "the change of 'secrets/key' was kept, but the task forbids touching it" in failed(forbidden)
+    assert "invariants/@forbid is said to pass, but 1 changed paths break it" in failed(forbidden)
+    assert "kept with other changes than were observed" in failed(hidden)
+    assert "invariants/@sensitive is said to pass, but 1 changed paths break it" in failed(renamed)
 
 
 def test_forgery_10_a_criterion_or_invariant_dropped_from_the_statement() -> None:
@@ -395,7 +404,7 @@ def test_what_happens_in_honest_logs_is_not_taken_for_forgery() -> None:
     w.start([LOOK])
     w.run(0, *LOOK, "reversible")
     w.judge(BYPASS, {"invariants/small": 1}, skipped=["done/unit", "done/golden"])
-    w.keep(1, BYPASS, ["src/x"])
+    w.keep(1, BYPASS, ["src/config.py"])
     w.start([FIX])
     w.run(0, *FIX, "reversible", "src/config.py")
     w.judge(FIXED, {})
@@ -420,7 +429,7 @@ def test_going_back_to_the_best_savepoint_brings_its_evidence_back() -> None:
         w.start([LOOK])
         w.run(0, *LOOK, "reversible")
         w.judge(state, failing)
-        w.keep(number, state, ["src/x"])
+        w.keep(number, state, ["src/config.py"])
     w.emit(RolledBack(savepoint=1, fingerprint=BYPASS, reason="stall"))
     w.measure(BYPASS)
     assert w.record.items and w.record.items[0].address == "done/golden"

@@ -71,6 +71,8 @@ def _decoded(text: Any) -> Any:
 
 def _without_fractions(value: Any, place: str, places: list[str]) -> Any:
     match value:
+        case float() if value.is_integer():
+            return int(value)  # JSON knows one kind of number
         case float():
             places.append(place)
             return repr(value)

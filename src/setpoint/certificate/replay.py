@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from .contract import Contract
 from .globs import matches
+from .implicit import changed_paths, distances
 from .proposals import call_digests, is_call
 from .verdicts import Verdicts
 from .vocabulary import NEVER_INSIDE, PASSED_OVER, REPLAYED, fields, reference
@@ -28,6 +29,8 @@ BUILTIN_EFFECTS: Final = {
     "ask_operator": ("pure",),
     "complete_task": ("pure",),
 }
+T = TypeVar("T", dict[str, Any], list[Any])
+
 PATH_TOOLS: Final = ("file_read", "file_edit", "file_write")
 CLAIM_TOOL: Final = "complete_task"
 AFTER_COMMIT: Final = frozenset(
@@ -51,6 +54,14 @@ class Kept:
     fingerprint: str
     seq: int
     changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """A recorded change set: every path it touches, and the path of each change in order."""
+
+    touched: list[str]
+    paths: list[str]
 
 
 @dataclass(slots=True)
@@ -91,6 +102,7 @@ class Replay:
         self._planned: dict[str, Any] | None = None
         self._last = ""  # type of the last event that states a fact
         self._referenced: set[str] = set()
+        self._changes: dict[str, _Changes] = {}  # against the base, by fingerprint
 
     def run(self, events: Sequence[dict[str, Any]]) -> None:
         for event in events:
@@ -181,7 +193,7 @@ class Replay:
 
     def _replied(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         self._charge(event, data)
-        reply = self._inline_or_payload(event["seq"], data["reply"], data["reply_ref"])
+        reply = self._inline_or_payload(event["seq"], dict, data["reply"], data["reply_ref"])
         if reply is not None:
             self._turn.proposed = set() if data["stop"] in ("length", "refusal") else call_digests(reply)
 
@@ -241,7 +253,7 @@ class Replay:
             self._count_call(seq, tool)
         turn.intents[ordinal] = data["attempt"]
         turn.in_flight.add(ordinal)
-        arguments = self._inline_or_payload(seq, data["arguments"], data["arguments_ref"])
+        arguments = self._inline_or_payload(seq, dict, data["arguments"], data["arguments_ref"])
         if arguments is not None and not is_call(data["call_digest"], tool, arguments):
             self._say(seq, "the arguments dispatched are not those the permit was for")
 
@@ -258,8 +270,31 @@ class Replay:
 
     # Evidence and verdicts
 
+    def _observed(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        changes = self._inline_or_payload(event["seq"], list, data["changes"], data["changes_ref"])
+        if changes is None:
+            return
+        paths = changed_paths(changes)
+        if paths is None or len(changes) != data["changed"]:
+            self._say(event["seq"], "it does not hold the changes it counts")
+            return
+        self._changes[data["fingerprint"]] = _Changes(paths, [change["path"] for change in changes])
+
     def _evidence(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         self._say(event["seq"], self.verdicts.record(event["seq"], data, event["data"]))
+        if data["phase"] == "baseline":
+            self._changes[data["fingerprint"]] = _Changes([], [])
+        if not data["check"].startswith("invariants/@"):
+            return
+        known = self._changes.get(data["fingerprint"])
+        if known is None:
+            self._say(event["seq"], f"{data['check']} was judged on a state whose changes are not in the log")
+            return
+        distance = distances(self.contract, self._calls, known.touched).get(data["check"])
+        if distance is not None and (data["verdict"], data["distance"]) != ("fail" if distance else "pass", distance):
+            self._say(
+                event["seq"], f"{data['check']} is said to {data['verdict']}, but {distance} changed paths break it"
+            )
 
     def _drift(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         if data["decision"] == "cross_over":
@@ -283,15 +318,14 @@ class Replay:
             self._say(seq, "a savepoint was kept whose state was not measured in this turn")
         if broken := self.verdicts.broken(fingerprint):
             self._say(seq, f"a savepoint was kept although hard invariants do not hold: {', '.join(broken)}")
-        self._refuse_forbidden(seq, data["paths"])
+        changes = self._changes.get(fingerprint)
+        if changes is None:
+            self._say(seq, "a savepoint was kept whose changes are not in the log")
+        elif data["changed"] != len(changes.paths) or data["paths"] != changes.paths[: len(data["paths"])]:
+            self._say(seq, "a savepoint was kept with other changes than were observed")
         self.savepoints.append(Kept(data["savepoint"], fingerprint, seq, data["changed"]))
         self._savepoints_used = max(self._savepoints_used, data["savepoint"])
         self.verdicts.keep(data["savepoint"])
-
-    def _refuse_forbidden(self, seq: int, paths: list[Any]) -> None:
-        for path in paths:
-            if not isinstance(path, str) or any(matches(pattern, path) for pattern in self.contract.forbid):
-                self._say(seq, f"the change of {path!r} was kept, but the task forbids touching it")
 
     def _rolled_back(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         turn, savepoint = self._turn, data["savepoint"]
@@ -336,11 +370,10 @@ class Replay:
             self._say(seq, "the state committed is not that of the last savepoint kept")
         if self._turn.in_flight:
             self._say(seq, f"committed while calls {sorted(self._turn.in_flight)} were not settled")
-        self._refuse_forbidden(seq, data["paths"])
         self.committed, self.committed_at = data, event["at"]
 
-    def _inline_or_payload(self, seq: int, inline: dict[str, Any] | None, ref: Any) -> dict[str, Any] | None:
-        """The object an event holds or refers to; None, and a problem, when it is not to be had."""
+    def _inline_or_payload(self, seq: int, kind: type[T], inline: T | None, ref: Any) -> T | None:
+        """The object or list an event holds or refers to; None, and a problem, when it is not to be had."""
         found = reference(ref)
         if inline is not None and ref is None:
             return inline
@@ -350,19 +383,19 @@ class Replay:
         name, size = found
         self._referenced.add(name)
         held = self.payloads.get(name)
-        value = None if held is None or len(held) != size else _object(held)
-        if value is None:
-            self._say(seq, f"the payload {name} it refers to is missing, of another length, or no object")
-        return value
+        value = None if held is None or len(held) != size else _decoded(held)
+        if isinstance(value, kind):
+            return value
+        self._say(seq, f"the payload {name} it refers to is missing, of another length, or no {kind.__name__}")
+        return None
 
 
-def _object(data: bytes) -> dict[str, Any] | None:
-    """The JSON object in a payload, fractions and all; None when it is none."""
+def _decoded(data: bytes) -> Any:
+    """The JSON value in a payload, fractions and all; None when it is none."""
     try:
-        value = json.loads(data)
+        return json.loads(data)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
 
 
 _STEPS: Final = {
@@ -375,6 +408,7 @@ _STEPS: Final = {
     "Refused": "_refused",
     "ToolIntent": "_intent",
     "ToolResult": "_result",
+    "ChangesObserved": "_observed",
     "EvidenceRecorded": "_evidence",
     "DeltaMeasured": "_measured",
     "SavepointKept": "_kept",

@@ -74,6 +74,7 @@ REPLAYED: Final[dict[str, _Fields]] = {
         "message": _STR,
         "pointer": _TEXT,
         "call_digest": _TEXT,
+        "path": _TEXT,
     },
     "ToolIntent": {
         "ordinal": _INT,
@@ -97,6 +98,12 @@ REPLAYED: Final[dict[str, _Fields]] = {
         "output_bytes": _COUNT,
         "output_sha256": _TEXT,
         "attempt": ((int,), 1),
+    },
+    "ChangesObserved": {
+        "fingerprint": _STR,
+        "changed": _INT,
+        "changes": ((list, type(None)), None),
+        "changes_ref": _REF,
     },
     "EvidenceRecorded": {
         "check": _STR,

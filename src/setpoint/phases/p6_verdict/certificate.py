@@ -20,6 +20,7 @@ from setpoint.certificate.statement import COVERS
 from setpoint.kernel.contract import Criterion, Invariant, Level, Task
 from setpoint.kernel.events import (
     Authorized,
+    ChangesObserved,
     ClaimRejected,
     Committed,
     EventUnion,
@@ -48,7 +49,7 @@ class Statement:
 
     predicate: dict[str, Any]
     envelopes: tuple[dict[str, Any], ...]
-    payloads: tuple[str, ...]  # digests: replies and arguments too long for their events
+    payloads: tuple[str, ...]  # digests: replies, arguments and change sets too long for their events
 
     @property
     def level(self) -> str:
@@ -179,6 +180,8 @@ def _gather(facts: _Facts, stored: Stored, event: EventUnion) -> None:
         case Refused(ordinal=ordinal):
             facts.refusals.add((stored.turn, ordinal))
         case ToolIntent(arguments_ref=ref):
+            _need(facts, ref)
+        case ChangesObserved(changes_ref=ref):
             _need(facts, ref)
         case EvidenceRecorded():
             facts.evidence[stored.seq] = _Row(event, stored.seq, digest(json.loads(stored.data)))
