@@ -26,11 +26,11 @@ def judge(case, outcome):
 
 @pytest.fixture
 def oracle(bench):
-    def judge(candidate: dict[str, str], judge_file: str = JUDGE, timeout_ms: int | None = None, **changes):
+    def judge(candidate: dict[str, str], judge_file: str = JUDGE, timeout_ms: int | None = None, base=None, **changes):
         bench.write(candidate)
         bench.seal({"judge.py": judge_file})
         check = Criterion("c", OracleCheck("judge.py", timeout_ms), Level.SEALED, str(bench.sealed))
-        return bench.judge(replace(check, files_digest=digest_directory(str(bench.sealed)), **changes))
+        return bench.judge(replace(check, files_digest=digest_directory(str(bench.sealed)), **changes), base)
 
     return judge
 
@@ -182,3 +182,10 @@ def test_the_same_state_is_asked_the_same_and_another_state_something_else(bench
     assert len({seed_of("sha256:a", "sha256:c"), seed_of("sha256:b", "sha256:c"), seed_of("sha256:a", "sha256:d")}) == 3
     first, second = oracle({"calc.py": GOOD}), oracle({"calc.py": GOOD})
     assert first.output_sha256 == second.output_sha256
+
+
+def test_fewer_cases_than_the_baseline_had_are_missing_evidence(oracle):
+    """CASES G1"""
+    evidence = oracle({"calc.py": GOOD}, base=Counts(4, 0, 0, 0, 0))
+    assert evidence.verdict == "missing" and "names 3 cases and named 4" in evidence.reason
+    assert oracle({"calc.py": GOOD}, base=Counts(3, 0, 0, 0, 0)).passed

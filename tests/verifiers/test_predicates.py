@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from setpoint.adapters.verifiers.scrub import scrub_text
+from setpoint.adapters.verifiers.scrub import scrub, scrub_text
+from setpoint.adapters.verifiers.verdicts import Judgement
 from setpoint.kernel.contract import Criterion, ExprCheck, Invariant, Level, ProbeCheck
 from setpoint.kernel.evidence import Counts, Evidence, Failure
 from setpoint.phases.p5_evidence.disclosure import disclose
@@ -183,3 +184,8 @@ def test_scrubbing_replaces_paths_and_drops_quoted_lines_only():
     sealed = frozenset({"assert parse('-1.0') == 5.0"})
     text = "at /sealed/golden/t.py:3\n>       assert parse('-1.0') == 5.0\nE       assert -1.0 == 5.0\nsealedness"
     assert scrub_text(text, sealed) == "at <sealed>:3\nE       assert -1.0 == 5.0\nsealedness"
+
+
+def test_messages_that_cannot_be_compared_with_the_sealed_lines_are_dropped():
+    judged = Judgement("fail", "1 failed at /sealed/t.py", 1, None, (Failure("t::a", "quoted"),))
+    assert scrub(judged, None) == Judgement("fail", "1 failed at <sealed>", 1, None, (Failure("t::a", ""),))

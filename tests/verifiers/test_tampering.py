@@ -184,3 +184,40 @@ def test_stored_bytecode_is_not_believed(bench):
     oracle = Criterion("oracle", OracleCheck("judge.py"), Level.SEALED, **pinned)
     assert bench.run("python3 -c 'import calc; assert calc.add(2, 3) == 5'").passed  # the control: it would be
     assert [bench.judge(check).verdict for check in (sealed, oracle)] == ["fail", "fail"]
+
+
+FORGE = """
+import os, sys
+seal = sys.modules.get("setpoint_seal")
+name = seal._REPORT if seal else os.read(0, 200).decode().strip()
+open(os.path.join("/out", name), "w").write('<testsuite><testcase name="a"/><testcase name="b"/></testsuite>')
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "pytest.py",
+        "sitecustomize.py",
+        "usercustomize.py",
+        "pluggy.py",
+        "dataclasses.py",
+        "conftest.py",
+        "setpoint_seal.py",
+    ],
+)
+def test_no_file_of_the_candidate_runs_in_the_judge_by_being_there(bench, place):
+    """R140: each would forge a report with the right name if it were ever imported."""
+    bench.write({"calc.py": WRONG, "test_calc.py": "def test_a(): pass\n", place: FORGE, f"src/{place}": FORGE})
+    bench.seal({"test_calc.py": TESTS})
+    for command in ("python3 -m pytest -q $SEALED", "cd $SEALED && pytest -q"):
+        assert bench.run(command, "pytest", Level.SEALED).verdict == "fail"
+    assert bench.run("python3 -m pytest -q $SEALED test_calc.py", "pytest", Level.SEALED).verdict == "missing"
+
+
+def test_the_forgery_of_the_test_before_does_work_once_imported(bench):
+    """The control, and the stated limit of a judge that shares its process with the candidate."""
+    bench.write({"calc.py": FORGE})
+    bench.seal({"test_calc.py": TESTS})
+    assert bench.run("python3 -m pytest -q $SEALED", "pytest", Level.SEALED).passed

@@ -88,7 +88,13 @@ class CheckVerifier:
                     return await probe.judge(named, candidate, self._probes, self._environment.limits.wall_ms)
                 case OracleCheck() as judged:
                     return await oracle.judge(
-                        judged, check_digest(check), check.files, self._environment, candidate, self._sandbox
+                        judged,
+                        check_digest(check),
+                        check.files,
+                        self._environment,
+                        candidate,
+                        self._sandbox,
+                        baseline,
                     )
                 case unknown:
                     assert_never(unknown)

@@ -1,5 +1,19 @@
 """Judge by an out-of-process oracle: the candidate computes, the judge compares, and they never share a process.
 
+A judge file::
+
+    def cases(rng):                                      # a random.Random, seeded by the state that is judged
+        for _ in range(200):
+            text = f"{rng.uniform(-9, 9):.3f}"
+            yield {"call": "config:parse_timeout", "args": [text], "expect": max(float(text), 0) or 5.0}
+
+    def judge(case, outcome):                            # {"value": ...} or {"raised": "ValueError", "message": "..."}
+        return None if outcome == {"value": case["expect"]} else f"{case['args']} gave {outcome}"
+
+``call``, ``args``, ``kwargs`` and ``fresh`` (an interpreter of its own) travel to the candidate; other keys stay with
+the judge, and ``name`` names the case in a failure. Values are JSON: a tuple comes back as a list. The number of cases
+must not fall below the baseline's, as for every check that counts.
+
 Three sandboxes a check. The sealed judge file names calls (``cases(rng)``); a sandbox with the candidate and without
 any sealed file executes them and returns plain JSON; the judge file compares (``judge(case, outcome)``) in a sandbox
 without the candidate. Code of the candidate can therefore choose its answers, which is all it is there for, and nothing
@@ -100,6 +114,7 @@ async def judge(
     environment: Environment,
     candidate: Candidate,
     sandbox: Sandbox,
+    baseline: Counts | None,
 ) -> tuple[Judgement, str]:
     """The judgement, and a digest over what all three sandboxes wrote. Raises SandboxFault."""
     if problem := _judge_file_problem(check, files):
@@ -110,6 +125,11 @@ async def judge(
         cases = _checked_cases(
             await steps.ask_judge({"ask": "cases", "seed": seed_of(candidate.fingerprint, check_digest)})
         )
+        if baseline is not None and len(cases) < baseline.collected:
+            raise _NoEvidence(
+                f"the judge names {len(cases)} cases and named {baseline.collected} for the baseline;"
+                " the number must not depend on the random inputs"
+            )
         calls = [{key: case[key] for key in CASE_KEYS if key in case} for case in cases]
         outcomes = checked_outcomes(await steps.ask_candidate(candidate, calls), len(cases))
         # A call that died or gave no JSON is wrong whatever the judge thinks of exceptions, so it is not asked.

@@ -20,22 +20,24 @@ LINE_CHARS_MIN: Final = 12
 FILE_BYTES_MAX: Final = 1 << 20
 LINES_MAX: Final = 200_000
 _SEALED_PATH = re.compile(rf"{re.escape(SEALED_AT)}(?:/[^\s:'\",<>()\[\]]*)?(?![\w])")
+_NONE: Final[frozenset[str]] = frozenset()
 _MARKER = re.compile(r"^\s*(?:[>E]\s+)?")
 
 
-def sealed_lines(root: str) -> frozenset[str]:
-    """Every line of the sealed text files, stripped. Reads files; bounded by LINES_MAX."""
+def sealed_lines(root: str) -> frozenset[str] | None:
+    """Every line of the sealed text files, stripped; None when there are more than LINES_MAX. Reads files."""
     lines: set[str] = set()
     for folder, folders, names in os.walk(root):
         folders.sort()
         for name in sorted(names):
             path = os.path.join(folder, name)
-            if not os.path.isfile(path) or os.path.getsize(path) > FILE_BYTES_MAX:
+            if not os.path.isfile(path):
                 continue
-            with open(path, encoding="utf-8", errors="replace") as file:
-                lines.update(text for line in file if len(text := line.strip()) >= LINE_CHARS_MIN)
+            with open(path, "rb") as file:  # of a long file (data, hardly ever quoted by line) the beginning
+                text = file.read(FILE_BYTES_MAX).decode("utf-8", "replace")
+            lines.update(line for raw in text.splitlines() if len(line := raw.strip()) >= LINE_CHARS_MIN)
             if len(lines) > LINES_MAX:
-                return frozenset(lines)
+                return None
     return frozenset(lines)
 
 
@@ -45,13 +47,12 @@ def scrub_text(text: str, sealed: frozenset[str]) -> str:
     return _SEALED_PATH.sub("<sealed>", "\n".join(kept))
 
 
-def scrub(judgement: Judgement, sealed: frozenset[str]) -> Judgement:
-    """The same judgement; what it says of sealed files is gone."""
-    return replace(
-        judgement,
-        reason=scrub_text(judgement.reason, sealed),
-        failures=tuple(
-            Failure(scrub_text(failure.name, sealed), scrub_text(failure.message, sealed))
-            for failure in judgement.failures
-        ),
+def scrub(judgement: Judgement, sealed: frozenset[str] | None) -> Judgement:
+    """The same judgement; what it says of sealed files is gone. Without lines to compare, no message is kept."""
+    failures = tuple(
+        Failure(
+            scrub_text(failure.name, sealed or _NONE), "" if sealed is None else scrub_text(failure.message, sealed)
+        )
+        for failure in judgement.failures
     )
+    return replace(judgement, reason=scrub_text(judgement.reason, sealed or _NONE), failures=failures)
