@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
 import textwrap
 import time
@@ -304,6 +305,41 @@ def test_a_program_survives_its_event_loop(program: Any, context: Any) -> None:
     asyncio.run(proposer.close())
     assert isinstance(first, Reply) and isinstance(second, Reply)
     assert is_gone(int(first.text)) and is_gone(int(second.text))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on request only on Linux")
+def test_a_program_does_not_outlive_a_setpoint_that_was_killed(tmp_path: Path) -> None:
+    """Kill -9 of the runtime leaves no process behind, even one that reads nothing"""
+    (tmp_path / "agent.py").write_text(
+        PRELUDE + "open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'pid.done')\nask(); time.sleep(600)"
+    )
+    runtime = textwrap.dedent(f"""
+        import asyncio, sys
+        from pathlib import Path
+        from setpoint.adapters.proposers.opening import open_proposer
+        from setpoint.ports.proposer import Context
+        proposer = open_proposer("command:{sys.executable} agent.py", base_dir=Path({str(tmp_path)!r}))
+        asyncio.run(proposer.propose(Context("t", 0, (), (), 0, ""), 600_000))
+    """)
+    with subprocess.Popen([sys.executable, "-c", runtime]) as process:
+        pid_file = tmp_path / "pid.done"
+        while not pid_file.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+        process.wait(10)
+    assert is_gone(int(pid_file.read_text()))
+
+
+def test_a_program_that_is_no_program_says_so(context: Any, tmp_path: Path) -> None:
+    (tmp_path / "agent").write_bytes(b"\x00not an executable")
+    (tmp_path / "agent").chmod(0o755)
+    fault = once(CommandProposer("command:x", "./agent", tmp_path), context())
+    assert isinstance(fault, ProposerFault) and "agent" in str(fault)
+    assert fault.kind in ("broken_stream", "invalid")
+    (tmp_path / "agent").chmod(0o644)
+    fault = once(CommandProposer("command:x", "./agent", tmp_path), context())
+    assert isinstance(fault, ProposerFault) and fault.kind == "invalid" and "cannot be started" in str(fault)
 
 
 def test_noise_on_stderr_neither_blocks_nor_fills_memory(program: Any, context: Any) -> None:

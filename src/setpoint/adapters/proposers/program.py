@@ -4,6 +4,8 @@ Invariants:
 
 - The program leads a session and process group of its own, and ``end`` kills the whole group and reaps the leader.
   The group is signalled only while the leader is not reaped, so its number cannot have become another group's.
+- If Setpoint is killed with no chance to end anything, the kernel kills the leader (Linux). What the leader started
+  then sees its pipes close; only ``end`` reaches those who would not care.
 - What is kept of its output is bounded: one line of ``LINE_BYTES_MAX``, and the last ``STDERR_BYTES_KEPT`` of stderr.
 - A line that arrives when none was asked for would be taken for the next answer; it is an error.
 """
@@ -12,9 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import shutil
 import signal
 import subprocess
+import sys
 from collections import deque
 from pathlib import Path
 from typing import Final, cast
@@ -29,6 +34,20 @@ EXIT_GRACE_MS: Final = 200
 """How long a program that closed its output may take to exit, so that its exit code can be told."""
 REAP_MS_MAX: Final = 5_000
 """A killed process is gone in microseconds, unless the kernel holds it in uninterruptible I/O."""
+
+_DIES_WITH_ITS_PARENT: Final = """
+import ctypes, os, sys
+parent, argv = int(sys.argv[1]), sys.argv[2:]
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != parent:
+    os._exit(1)
+try:
+    os.execvp(argv[0], argv)
+except OSError as error:
+    sys.exit(f"{argv[0]} cannot be run: {error.strerror}")
+"""
+"""Asks for SIGKILL at the parent's death (PR_SET_PDEATHSIG), then becomes the program. Between fork and exec this would
+need ``preexec_fn``, which may deadlock in a process with threads; a fresh interpreter costs 30 ms, once a program."""
 
 
 class ProgramEnded(Exception):
@@ -53,6 +72,9 @@ class Program:
     @classmethod
     async def start(cls, argv: list[str], cwd: Path) -> Program:
         """Start ``argv`` in ``cwd`` with the user's environment. OSError when there is no such program."""
+        _require_program(argv[0], cwd)
+        if sys.platform == "linux" and sys.executable:
+            argv = [sys.executable, "-I", "-S", "-c", _DIES_WITH_ITS_PARENT, str(os.getpid()), *argv]
         process = subprocess.Popen(
             argv,
             cwd=cwd,
@@ -147,6 +169,13 @@ class Program:
             ended = f"exited with {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
         said = self._stderr.text()
         return f"{ended} before it answered" + (f"; its last words: {said}" if said else "")
+
+
+def _require_program(name: str, cwd: Path) -> None:
+    """OSError when ``name`` is not an executable file: of ``cwd`` when it has a slash, else on PATH."""
+    found = shutil.which(str(cwd / name) if "/" in name else name)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, "no such program", name)
 
 
 class _Lines(asyncio.Protocol):

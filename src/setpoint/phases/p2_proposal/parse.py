@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 from setpoint.kernel import limits
 from setpoint.kernel.keys import digest, digest_bytes
 from setpoint.kernel.proposal import Call, Malformed, Proposal, Reply
-from setpoint.phases.p2_proposal.strict_json import Flaw, Walk, clip, decode, join, kind_of, quote, twice
+from setpoint.phases.p2_proposal.strict_json import Flaw, Walk, clip, decode, exact_pointer, join, kind_of, quote, twice
 
 NAME_CHARS_MAX: Final = 128
 """Longest tool name: twice what the providers' wire formats allow (64)."""
@@ -254,7 +254,7 @@ def _without_fractions(value: Any, pointer: str, pointers: list[str]) -> Any:
         case dict():
             fields = cast("dict[str, Any]", value)
             # In sorted order, so that equal arguments list equal pointers whatever the order of their keys.
-            return {key: _without_fractions(fields[key], join(pointer, key), pointers) for key in sorted(fields)}
+            return {k: _without_fractions(fields[k], exact_pointer(pointer, k), pointers) for k in sorted(fields)}
         case list():
             items = cast("list[Any]", value)
             return [_without_fractions(item, f"{pointer}/{n}", pointers) for n, item in enumerate(items)]

@@ -191,9 +191,14 @@ def _too_deep(pointer: str) -> Flaw:
     return Flaw("too_deep", pointer, f"Nested more than {limits.ARGUMENT_DEPTH_MAX} levels deep.")
 
 
+def exact_pointer(pointer: str, key: str) -> str:
+    """``pointer`` one key further (RFC 6901), whatever the key: for digests."""
+    return f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}"
+
+
 def join(pointer: str, key: str) -> str:
-    """``pointer`` one key further (RFC 6901). A long or unprintable key is shown clipped and escaped."""
-    return f"{pointer}/{clip(key, KEY_CHARS_MAX).replace('~', '~0').replace('/', '~1')}"
+    """``pointer`` one key further, for people and logs: a long or unprintable key is clipped and escaped."""
+    return exact_pointer(pointer, clip(key, KEY_CHARS_MAX))
 
 
 def quote(text: str) -> str:
