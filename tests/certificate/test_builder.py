@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from setpoint.certificate import verify
 from setpoint.kernel.contract import Budget
-from setpoint.kernel.events import EvidenceRecorded, ModelFailed
+from setpoint.kernel.events import DriftFound, EvidenceRecorded, ModelFailed
 from setpoint.phases.p6_verdict.certificate import Statement, Uncertifiable
 
-from .factory import BASE, BYPASS, CLAIM, FIX, FIXED, Writer, history, task
+from .factory import BASE, BYPASS, CLAIM, FIX, FIXED, KEY, Writer, history, task
 
 
 def converged(failing: dict[str, int], level: str | None = None) -> Writer:
@@ -80,6 +81,16 @@ def test_a_verified_run_over_budget_is_not_accepted() -> None:
     assert no.verified
     assert no.problems == ("303300 tokens were used, the ceiling is 200000",)
     assert Budget().tokens == 200_000
+
+
+def test_evidence_from_before_the_workspace_drifted_does_not_count() -> None:
+    """L4: other files changed under the commit, so what was judged is not what is there."""
+    w = history()
+    w.emit(DriftFound(what="workspace", expected="sha256:0", found="sha256:1", decision="judge_again"))
+    assert "done/unit: there is no evidence about the committed state" in refused(w).problems
+    w.judge(FIXED, {}, phase="final")
+    assert isinstance(w.statement(), Statement)
+    assert verify(w.bundle(), [KEY.public_key()]).valid
 
 
 def test_without_a_commit_there_is_nothing_to_certify() -> None:

@@ -312,7 +312,15 @@ def test_forgery_16_tests_lost_and_checks_swapped_on_the_way() -> None:
     assert "judged by another check than before" in failed(swapped)
 
 
-def test_forgery_17_events_that_do_not_belong() -> None:
+def test_forgery_17_evidence_from_before_the_workspace_drifted() -> None:
+    def change(found: Found, predicate: Found) -> None:
+        data = {"what": "workspace", "expected": "x", "found": "y", "decision": "judge_again"}
+        found["events"].append(dict(found["events"][-1], type="DriftFound", data=data))
+
+    assert "done/golden: the log holds no evidence about the certified state" in failed(change)
+
+
+def test_forgery_18_events_that_do_not_belong() -> None:
     def unknown(found: Found, predicate: Found) -> None:
         found["events"].insert(2, dict(found["events"][2], type="Blessed", data={}))
 

@@ -297,7 +297,9 @@ class Replay:
             )
 
     def _drift(self, event: dict[str, Any], data: dict[str, Any]) -> None:
-        if data["decision"] == "cross_over":
+        if data["what"] == "workspace":  # other files than ours changed: what was judged is not what is there
+            self.verdicts.forget()
+        elif data["what"] == "runtime" and data["decision"] == "cross_over":
             self.verdicts.allow_new_checks()
 
     def _measured(self, event: dict[str, Any], data: dict[str, Any]) -> None:

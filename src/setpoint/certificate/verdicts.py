@@ -85,8 +85,12 @@ class Verdicts:
             return f"{address} was judged by another check than before: its digest changed"
         return None
 
+    def forget(self) -> None:
+        """No evidence at hand is about what is there now."""
+        self.evidence = {}
+
     def allow_new_checks(self) -> None:
-        """A person accepted that checks or runtime changed: other check digests may come."""
+        """A person accepted another runtime, whose checks may have other digests."""
         self._check_digests.clear()
 
     def items(self, fingerprint: str, *, include_unjudged: bool = False) -> Items:

@@ -23,6 +23,7 @@ from setpoint.kernel.events import (
     ChangesObserved,
     ClaimRejected,
     Committed,
+    DriftFound,
     EventUnion,
     EvidenceRecorded,
     ModelFailed,
@@ -83,6 +84,7 @@ class _Facts:
     committed: Committed | None = None
     committed_at: str = ""
     evidence: dict[int, _Row] = field(default_factory=dict[int, _Row])  # by seq
+    drifted_at: int = 0  # seq of the newest drift of the workspace; what was judged before is not what is there
     savepoints: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     used: dict[str, int] = field(default_factory=lambda: {"turns": 0, "tokens": 0, "usd_micros": 0, "wall_ms": 0})
     permits: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
@@ -109,7 +111,8 @@ def build_statement(
     if accepted is None or committed is None:
         return Uncertifiable(("the log holds no accepted task or no commit",), verified=False)
     checks: tuple[Criterion | Invariant, ...] = (*task.done, *invariants)
-    rows = {line.check: facts.evidence[line.seq] for line in record.evidence.values()}
+    fresh = [line for line in record.evidence.values() if line.seq > facts.drifted_at]
+    rows = {line.check: facts.evidence[line.seq] for line in fresh}
     problems = [problem for check in checks if (problem := _unmet(check, rows, committed.fingerprint))]
     reached = [Level.of(rows[criterion.address].event.level) for criterion in task.done if criterion.address in rows]
     if not reached or max(reached) < Level.of(accepted.required_level):
@@ -185,6 +188,8 @@ def _gather(facts: _Facts, stored: Stored, event: EventUnion) -> None:
             _need(facts, ref)
         case EvidenceRecorded():
             facts.evidence[stored.seq] = _Row(event, stored.seq, digest(json.loads(stored.data)))
+        case DriftFound(what="workspace"):
+            facts.drifted_at = stored.seq
         case SavepointKept(savepoint=savepoint, fingerprint=fingerprint):
             facts.savepoints.append({"savepoint": savepoint, "fingerprint": fingerprint, "seq": stored.seq})
         case RolledBack():
