@@ -1,0 +1,1 @@
+"""The command line. ``main.main`` is the entry point; ``grammar`` declares the verbs, one module per group does them."""

@@ -1,0 +1,74 @@
+"""People and a trajectory: ``answer``, ``pause``, ``cancel``, ``kill``."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from setpoint.app.runtime import Runtime
+from setpoint.cli import finding
+from setpoint.cli.live import run
+from setpoint.cli.terminal import printable, say, say_json
+from setpoint.kernel.errors import UsageFault
+from setpoint.kernel.trajectory import Record
+
+
+def answer(arguments: Namespace) -> int:
+    """Leave the answer in the mailbox; whoever owns the trajectory takes it, else ``resume`` does."""
+    if len(arguments.words) > 2:
+        raise UsageFault("an answer of several words is quoted", hint='setpoint answer [ID] "all of the words"')
+    *typed, text = arguments.words
+    with finding.opened(arguments) as runtime:
+        asking = finding.trajectory(runtime, typed[0] if typed else None, lambda record: record.question is not None)
+        record, _ = runtime.record(asking)
+        runtime.request(asking, "answer", by=finding.me(), argument=text)
+        question = record.question
+        next_step = "" if runtime.is_owned(asking) else f"setpoint resume {asking}"
+        said: dict[str, Any] = {
+            "trajectory_id": asking,
+            "question_id": question.question_id if question else None,
+            "question": question.question if question else None,
+            "answer": text,
+            "next": next_step or None,
+        }
+    if arguments.json:
+        say_json(said)
+    else:
+        say(printable(f"answered {said['question_id']} of {asking}: {said['question']}"))
+        if next_step:
+            say(f"  nobody works on it now; go on with: {next_step}")
+    return 0
+
+
+def pause(arguments: Namespace) -> int:
+    return _ask(arguments, "pause", "it pauses at its next turn boundary", "it pauses when it is resumed")
+
+
+def cancel(arguments: Namespace) -> int:
+    return _ask(arguments, "cancel", "it ends at its next turn boundary", "")
+
+
+def kill(arguments: Namespace) -> int:
+    return _ask(arguments, "kill", "it ends at once, with every process it started", "")
+
+
+def _ask(arguments: Namespace, action: str, when_owned: str, when_idle: str) -> int:
+    """Request ``action`` of the owner. Where there is none and ``when_idle`` is empty, own it and carry it out here."""
+
+    async def body() -> tuple[str, Record, str]:
+        async with Runtime.open(arguments.store) as runtime:
+            name = finding.trajectory(runtime, arguments.id, lambda record: not record.is_terminal)
+            runtime.request(name, action, by=finding.me(), argument=arguments.reason)
+            if runtime.is_owned(name):
+                return name, runtime.record(name)[0], when_owned
+            if when_idle:
+                return name, runtime.record(name)[0], f"nobody works on it now; {when_idle}"
+            outcome = await runtime.resume(name)
+            return name, outcome.record, f"it is {outcome.record.state}"
+
+    name, record, said = run(body())
+    if arguments.json:
+        say_json({"trajectory_id": name, "action": action, "state": record.state, "message": said})
+    else:
+        say(f"{action} requested of {name}: {said}")
+    return 0

@@ -1,0 +1,185 @@
+"""Pursue a task: ``diff``, ``plan``, ``apply``, ``converge``."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from setpoint.app.planning import Plan, read_plan
+from setpoint.app.runtime import Observer, Outcome, Runtime
+from setpoint.cli import finding
+from setpoint.cli.account import delta_item, progress_of
+from setpoint.cli.live import Progress, Watch, run
+from setpoint.cli.terminal import Interrupted, printable, read_input, say, say_json, styled, table, talk, write_output
+from setpoint.cli.wording import dollars, progress_said, span
+from setpoint.kernel.contract import Task
+from setpoint.kernel.errors import UsageFault
+from setpoint.kernel.events import Event, EvidenceRecorded
+from setpoint.kernel.trajectory import Record
+
+Work = Callable[[Runtime, Observer], Coroutine[Any, Any, Outcome]]
+
+
+def pursue(arguments: Namespace, work: Work, *, existing: str | None = None) -> int:
+    """Do ``work`` with its events shown, say what it came to, and return its exit code."""
+    watches: list[Watch] = []
+
+    async def body() -> int:
+        async with Runtime.open(arguments.store) as runtime:
+            watch = Watch(runtime, as_json=arguments.json)
+            watches.append(watch)
+            if existing is not None:
+                watch.start_after(existing)
+            outcome = await watch.during(work(runtime, watch.observer))
+            if not arguments.json:
+                say_outcome(outcome)
+            return outcome.exit_code
+
+    try:
+        return run(body())
+    except Interrupted as end:
+        name = watches[0].trajectory_id if watches else ""
+        left = f"; {name} stands where its log ends. Go on with: setpoint resume {name}" if name else ""
+        raise Interrupted(end.signum, f"interrupted{left}") from None
+
+
+def say_outcome(outcome: Outcome) -> None:
+    """What a pursuit came to, on stdout."""
+    record = outcome.record
+    word, style = _word(outcome)
+    message = record.finished_message or (record.question.question if record.question else _waiting(record))
+    say(styled(f"{word}  {record.name}: ", style) + printable(message))
+    rows = [("trajectory", outcome.trajectory_id), ("delta", f"{progress_said(record.progress)}{_open(record)}")]
+    if record.committed and not record.undone:
+        rows.append(("changed", ", ".join(record.paths)))
+    if record.certificate is not None:
+        rows.append(("certificate", f"{record.certificate.ref} (setpoint certificate show)"))
+    spent = record.spent
+    used = f"{record.turn} turns, {spent.tokens} tokens, ${dollars(spent.usd_micros)}, {span(spent.elapsed_ms)}"
+    rows += [("spent", used), ("exit", str(outcome.exit_code))]
+    for name, value in rows:
+        say(f"  {name.ljust(11)} {printable(value)}")
+    if outcome.exit_code:
+        talk(f"setpoint why {outcome.trajectory_id}  says why, and what can be done", "dim")
+
+
+def _word(outcome: Outcome) -> tuple[str, str]:
+    record = outcome.record
+    if record.is_terminal:
+        return {"COMPLETED": ("converged", "green"), "CANCELLED": ("cancelled", "yellow")}.get(
+            record.state, ("failed", "red")
+        )
+    return ("waiting", "yellow") if record.question is not None or record.state == "PAUSED" else ("open", "yellow")
+
+
+def _waiting(record: Record) -> str:
+    return f"paused{f' ({record.pause_reason})' if record.pause_reason else ''}"
+
+
+def _open(record: Record) -> str:
+    return f" (open: {', '.join(item.address for item in record.items)})" if record.items else ""
+
+
+def converge(arguments: Namespace) -> int:
+    if arguments.watch:
+        raise UsageFault("`converge --watch` is not in this release", hint="Run `setpoint converge` again instead.")
+    task = finding.task(arguments)
+    models = finding.routes(arguments.model)
+    where = finding.here() if models else None
+    return pursue(
+        arguments,
+        lambda runtime, observer: runtime.converge(
+            task, models=models or None, models_directory=where, observer=observer
+        ),
+    )
+
+
+def apply(arguments: Namespace) -> int:
+    plan = read_plan(read_input(arguments.plan, "the plan"))
+    return pursue(arguments, lambda runtime, observer: runtime.apply(plan, observer=observer))
+
+
+def diff(arguments: Namespace) -> int:
+    task = finding.task(arguments)
+    levels: dict[str, str] = {}
+
+    async def body() -> Record:
+        async with Runtime.open(arguments.store) as runtime:
+            return await runtime.measure(task, observer=_levels_into(levels))
+
+    record = run(body())
+    if arguments.json:
+        say_json(_diff_document(task, record, levels))
+    elif not record.items:
+        say(f"no delta: {task.name} is met by the workspace as it is ({len(levels)} checks)")
+    else:
+        rows = [
+            (item.address, str(item.distance), levels.get(item.address, "-"), item.verdict, item.reason)
+            for item in record.items
+        ]
+        for line in table(("ITEM", "DISTANCE", "LEVEL", "VERDICT", "REASON"), rows):
+            say(line)
+        talk(f"delta {progress_said(record.progress)} (hard violations / unmet criteria / distance)", "dim")
+    return _detailed(arguments, bool(record.items))
+
+
+def _levels_into(levels: dict[str, str]) -> Observer:
+    def observe(turn: int, event: Event, record: Record) -> None:
+        if isinstance(event, EvidenceRecorded):
+            levels[event.check] = event.level
+
+    return observe
+
+
+def _diff_document(task: Task, record: Record, levels: dict[str, str]) -> dict[str, Any]:
+    return {
+        "task": task.name,
+        "task_digest": task.digest,
+        "workspace": record.workspace or task.environment.workspace,
+        "fingerprint": record.measured,
+        "progress": progress_of(record),
+        "distance": sum(item.distance for item in record.items),
+        "items": [delta_item(item) | {"level": levels.get(item.address)} for item in record.items],
+    }
+
+
+def plan(arguments: Namespace) -> int:
+    task = finding.task(arguments)
+    models = finding.routes(arguments.model)
+    where = finding.here() if models else None
+    progress = Progress()
+
+    async def body() -> Plan:
+        async with Runtime.open(arguments.store) as runtime:
+            return await runtime.plan(
+                task, models=models or None, models_directory=where, observer=progress.see
+            )
+
+    try:
+        made = run(body())
+    finally:
+        progress.close()
+    if arguments.output is not None:
+        write_output(arguments.output, made.encode())
+        talk(f"plan written: setpoint apply {arguments.output}")
+    if arguments.json:
+        say(made.encode().decode("utf-8").rstrip())
+    elif arguments.output is None or arguments.output != "-":
+        _say_plan(made)
+    return _detailed(arguments, bool(made.items) or bool(made.changed))
+
+
+def _say_plan(made: Plan) -> None:
+    before = progress_said(made.progress_before) if made.progress_before else "-"
+    say(f"{made.outcome.replace('_', ' ')}  {made.task}: delta {before} -> {progress_said(made.progress_after)}")
+    for item in made.items:
+        say(printable(f"  open  {item.address}: {item.verdict}, {item.reason or f'distance {item.distance}'}"))
+    for note in made.notes:
+        say(printable(f"  note  {note}"))
+    if made.diff:
+        say(printable(made.diff.rstrip("\n")))
+
+
+def _detailed(arguments: Namespace, has_delta: bool) -> int:
+    return 10 if has_delta and arguments.detailed_exitcode else 0

@@ -1,0 +1,89 @@
+"""How numbers, moments and verdicts are said, the same in every verb. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from setpoint.kernel.events import Event
+from setpoint.kernel.trajectory import UNKNOWN_PROGRESS, Record
+
+MARKS = {"pass": "✓", "fail": "✗", "missing": "?"}
+
+
+def progress_said(progress: tuple[int, int, int]) -> str:
+    """``0/2/3``: hard violations, unmet criteria, weighted debt."""
+    return "-" if progress == UNKNOWN_PROGRESS else "/".join(map(str, progress))
+
+
+def checks_said(verdicts: Mapping[str, str]) -> str:
+    """``unit ✓ golden ✗``; what is judged without being a criterion keeps its whole address."""
+    return " ".join(f"{check.removeprefix('done/')} {MARKS.get(verdict, verdict)}" for check, verdict in verdicts.items())
+
+
+def dollars(micros: int) -> str:
+    """``0.0120``: four decimals, enough to see a cheap call."""
+    return f"{micros // 1_000_000}.{micros % 1_000_000 // 100:04d}"
+
+
+def span(ms: int) -> str:
+    """A duration for people, two units at most."""
+    if ms < 1_000:
+        return f"{ms}ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f}s"
+    minutes, seconds = divmod(ms // 1000, 60)
+    if minutes < 60:
+        return f"{minutes}m{seconds:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m" if hours < 48 else f"{hours // 24}d{hours % 24}h"
+
+
+def moment_ms(at: str) -> int:
+    """Epoch milliseconds of an event's stamp."""
+    return int(datetime.strptime(at, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def age(at: str, now_ms: int) -> str:
+    return span(max(0, now_ms - moment_ms(at))) if at else "-"
+
+
+def size_said(count: int) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count} {unit}"
+        count //= 1024
+    return f"{count} TiB"
+
+
+def status(record: Record, *, owned: bool) -> str:
+    """One word for where a trajectory stands."""
+    if record.is_terminal:
+        return {"COMPLETED": "converged", "FAILED": "failed", "CANCELLED": "cancelled"}[record.state]
+    if record.question is not None:
+        return "asks"
+    if record.state == "PAUSED":
+        return "paused"
+    return "running" if owned else "interrupted"
+
+
+def event_said(event: Event) -> str:
+    """One line for an event: its fields that are neither empty nor long digests."""
+    parts: list[str] = []
+    for name in event.__struct_fields__:
+        value = getattr(event, name)
+        if value in ("", None, [], 0, False) or name in ("call_digest", "key", "output_sha256", "check_digest"):
+            continue
+        parts.append(f"{name}={value_said(value)}")
+    return " ".join(parts)
+
+
+def value_said(value: object) -> str:
+    text = str(value)
+    if isinstance(value, str) and value.startswith("sha256:"):
+        return value[:19] + "…"
+    if hasattr(value, "ref") and hasattr(value, "bytes"):
+        return f"<{value.bytes} bytes {value.ref[7:19]}…>"  # type: ignore[attr-defined]
+    if isinstance(value, str) and (" " in value or not value):
+        return repr(value)
+    return text
