@@ -221,3 +221,23 @@ def test_the_forgery_of_the_test_before_does_work_once_imported(bench):
     bench.write({"calc.py": FORGE})
     bench.seal({"test_calc.py": TESTS})
     assert bench.run("python3 -m pytest -q $SEALED", "pytest", Level.SEALED).passed
+
+
+def test_a_sealed_script_imports_the_candidate_behind_the_library(bench):
+    """R140: the order of imports holds for every Python a sealed check starts, not for pytest alone."""
+    bench.seal(
+        {"check.py": "import random, helper, calc\nassert calc.add(2, 3) == helper.FIVE\n", "helper.py": "FIVE = 5\n"}
+    )
+    bench.write({"calc.py": RIGHT})
+    assert bench.run("python3 $SEALED/check.py", "exit", Level.SEALED).passed
+    shadows = dict.fromkeys(("random.py", "helper.py", "sitecustomize.py", "encodings.py"), "import os; os._exit(0)\n")
+    bench.write({"calc.py": WRONG, **shadows})
+    assert bench.run("python3 $SEALED/check.py", "exit", Level.SEALED).verdict == "fail"
+
+
+@pytest.mark.parametrize("how", ["sys.exit(0)", "raise KeyboardInterrupt", "import pytest; pytest.exit('done', 0)"])
+def test_ending_the_session_from_inside_is_no_pass(bench, how):
+    """CASES G1"""
+    bench.write({"calc.py": f"import sys\n{how}\n"})
+    bench.seal({"test_calc.py": TESTS})
+    assert not bench.run("python3 -m pytest -q $SEALED", "pytest", Level.SEALED).passed

@@ -37,7 +37,8 @@ class _FromSource(SourceFileLoader):
 
 def _from_source(path: str) -> FileFinder:
     """A path hook for what lies below the sealed files and the candidate; ImportError leaves the rest to others."""
-    if not any(path == root or path.startswith(root + os.sep) for root in (_SEALED, *_CANDIDATE) if root):
+    ours = any(path == root or path.startswith(root + os.sep) for root in (_SEALED, *_CANDIDATE) if root)
+    if not ours or not os.path.isdir(path):  # a script named on the command line is offered to path hooks as well
         raise ImportError(path)
     return FileFinder(path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (_FromSource, SOURCE_SUFFIXES))
 
