@@ -36,9 +36,9 @@ async def succeed(p: Pursuit) -> None:
     if p.record.items:  # the tree moved under the commit and the fresh evidence said no
         await finish(p, "FAILED", "Drifted", "the workspace changed while the task ran; it no longer meets it", 17)
         return
-    bundle, keyid, level = await asyncio.to_thread(p.certify, p)
-    certificate = p.journal.store(bundle)
-    p.journal.emit(Certified(certificate=certificate, keyid=keyid, level=level))
+    if p.record.certificate is None:
+        bundle, keyid, level = await asyncio.to_thread(p.certify, p)
+        p.journal.emit(Certified(certificate=p.journal.store(bundle), keyid=keyid, level=level))
     await finish(p, "COMPLETED", "Converged", "every criterion is met and every invariant holds", 0)
 
 

@@ -7,6 +7,7 @@ Nothing outside happens between an ``emit`` that needs durability and its ``barr
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -24,6 +25,7 @@ from setpoint.ports.log import Draft, Head, Lease, Log
 
 _PAYLOADS_REMEMBERED: Final = 4096
 """Digests this process knows to be stored; a payload above that count may be written twice, which costs only time."""
+_FRACTION: Final = re.compile(rb"[0-9][.eE]")
 _json: Final = msgspec.json.Encoder(order="sorted")
 
 
@@ -132,7 +134,8 @@ class Journal:
     def spill_json(self, value: dict[str, Any]) -> tuple[dict[str, Any] | None, Ref | None]:
         """(value, None) when it is small and free of fractions, else (None, reference)."""
         data = _json.encode(value)
-        if len(data) <= limits.INLINE_BYTES_MAX and not holds_fraction(value):
+        # Bytes that look like a fraction may be text; only then is the value walked.
+        if len(data) <= limits.INLINE_BYTES_MAX and not (_FRACTION.search(data) and holds_fraction(value)):
             return value, None
         return None, self.store(data)
 

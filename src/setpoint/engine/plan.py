@@ -54,7 +54,7 @@ async def _one_turn(p: Pursuit) -> None:
     if p.record.state != "READY":
         await run_turn(p, p.record.stage, None)
         return
-    context = await asyncio.to_thread(build_context, p, "nominal")
+    context = await build_context(p, "nominal")
     admitted = may_continue_now(p, context.tokens)
     if isinstance(admitted, Stop):
         await finish(p, "FAILED", f"Budget:{admitted.dimension}", admitted.message, 14)

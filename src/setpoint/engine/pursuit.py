@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,8 +22,12 @@ from setpoint.ports.verifier import Verifier
 from setpoint.ports.workspace import ResolvedPath, Workspace
 
 
-def read_surroundings(p: Pursuit) -> list[Part]:
-    """The workspace's map and the working files, as they are now. Blocks."""
+async def read_surroundings(p: Pursuit) -> list[Part]:
+    """The workspace's map and the working files, as they are now."""
+    return await asyncio.to_thread(_read_surroundings, p)
+
+
+def _read_surroundings(p: Pursuit) -> list[Part]:
     entries, cut = p.workspace.listing(limits.MAP_ENTRIES_MAX)
     files = [
         FileCopy(path, p.workspace.read(ResolvedPath(path), limits.FILE_READ_BYTES_MAX))
@@ -51,7 +56,7 @@ class Pursuit:
     certify: Certifier
     bodies: Mapping[str, ToolBody] = field(default_factory=dict[str, ToolBody])
     dispatch: Callable[[Permit, Bench, int], Awaitable[Outcome]] = dispatch
-    surroundings: Callable[[Pursuit], list[Part]] = read_surroundings
+    surroundings: Callable[[Pursuit], Awaitable[list[Part]]] = read_surroundings
     savepoint_fingerprint: Callable[[int], str | None] = lambda savepoint: None
     inbox: Callable[[int], list[tuple[int, str, bytes]]] = lambda after: []
     _elapsed_before: int = 0

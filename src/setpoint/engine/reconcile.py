@@ -71,7 +71,7 @@ async def _one_turn(p: Pursuit) -> None:
         await _budget_exhausted(p, admitted)
         return
     try:
-        context = await asyncio.to_thread(build_context, p, admitted.stage)
+        context = await build_context(p, admitted.stage)
     except ContextTooLarge as fault:
         await fail(p, "ContextTooLarge", str(fault), 11)
         return

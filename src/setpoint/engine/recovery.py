@@ -11,6 +11,7 @@ import asyncio
 
 from setpoint.engine.judge import judge_state, record_changes
 from setpoint.engine.pursuit import Pursuit
+from setpoint.engine.turn import measure_again
 from setpoint.kernel.errors import IllegalTransition
 from setpoint.kernel.events import RolledBack, TurnEnded
 from setpoint.kernel.trajectory import Record
@@ -33,6 +34,8 @@ async def settle(p: Pursuit) -> None:
             )
         )
         await p.journal.barrier()
+    elif record.state in ("READY", "PAUSED") and record.measured != record.fingerprint:
+        measure_again(p)  # the crash came between a roll-back and its delta
 
 
 async def roll_back_to(p: Pursuit, savepoint: int, by: str) -> Record:

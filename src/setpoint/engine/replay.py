@@ -331,7 +331,7 @@ async def _dispatched(tape: Tape, permit: Permit, bench: Bench, wall_ms: int) ->
     )
 
 
-def _surroundings(tape: Tape) -> list[Part]:
+async def _surroundings(tape: Tape) -> list[Part]:
     """The workspace's parts as the recorded context holds them; the rest of the context is projected again."""
     built: ContextBuilt | None = tape.find_ahead(ContextBuilt)
     if built is None:

@@ -80,7 +80,7 @@ async def run_turn(p: Pursuit, stage: Stage, context: Context | None) -> None:
 
 async def _rebuilt_context(p: Pursuit, stage: Stage) -> Context:
     """The context of the turn in flight, built again; when it differs from the recorded one, the log says so."""
-    context = await asyncio.to_thread(build_context, p, stage)
+    context = await build_context(p, stage)
     if context.digest != p.record.context_digest:
         expected = p.record.context_digest
         p.journal.emit(DriftFound(what="context", expected=expected, found=context.digest, decision="cross_over"))
@@ -89,9 +89,13 @@ async def _rebuilt_context(p: Pursuit, stage: Stage) -> Context:
 
 async def see_through(p: Pursuit, proposal: Proposal, stage: Stage) -> None:
     """Phases 3 to 6 for a proposal whose reply is recorded."""
-    await asyncio.to_thread(p.workspace.begin)
     done = await _rule_and_dispatch(p, proposal, stage)
     question = _question(proposal)
+    if not done.attempted:
+        if proposal.claims and p.record.items:
+            _reject_claim(p)
+        await _end(p, done.outcome, question)
+        return
     try:
         changes = await asyncio.to_thread(p.workspace.changes)
     except ChangeRejected as fault:
@@ -105,14 +109,21 @@ async def see_through(p: Pursuit, proposal: Proposal, stage: Stage) -> None:
     await asyncio.to_thread(p.workspace.discard)
     if proposal.claims and p.record.items:
         _reject_claim(p)
-    await _end(p, "unchanged" if done.permits else "refused", question)
+    await _end(p, done.outcome, question)
+
+
+STAGING = ("shell_exec", "file_edit", "file_write")
+"""Tools that work in an attempt; a turn without them needs none."""
+
+OUTSIDE = ("keyed", "compensable", "irreversible")
+"""Effect classes that leave the workspace: such a turn is not idle although no file changed."""
 
 
 # Phase 1
 
 
-def build_context(p: Pursuit, stage: Stage) -> Context:
-    """The projection of the present record and workspace for the present route. Blocks on the workspace."""
+async def build_context(p: Pursuit, stage: Stage) -> Context:
+    """The projection of the present record and workspace for the present route."""
     record, route = p.record, p.proposers[p.record.route_index]
     tools = tuple(tool.spec for tool in legal_tools(p.task, p.tools, stage))
     turn = record.turn if record.state != "READY" else record.turn + 1
@@ -122,7 +133,7 @@ def build_context(p: Pursuit, stage: Stage) -> Context:
         record,
         turn,
         tools,
-        p.surroundings(p),
+        await p.surroundings(p),
         p.journal.load,
         stage=stage,
         cursor=record.cursors.get(route.route, 0),
@@ -220,7 +231,14 @@ class _Done:
     """What the calls of one proposal came to. ``broken_postcondition`` is the first that did not hold."""
 
     permits: int = 0
+    acted: bool = False  # an effect outside the workspace was dispatched
+    attempted: bool = False  # the workspace may have changed
     broken_postcondition: str | None = None
+
+    @property
+    def outcome(self) -> str:
+        """How a turn ends that changed no file."""
+        return "acted" if self.acted else "unchanged" if self.permits else "refused"
 
 
 async def _rule_and_dispatch(p: Pursuit, proposal: Proposal, stage: Stage) -> _Done:
@@ -239,6 +257,10 @@ async def _rule_and_dispatch(p: Pursuit, proposal: Proposal, stage: Stage) -> _D
                 p.journal.emit(_refused(_not_approvable(hold), resolved))
             case Permit() as permit:
                 done.permits += 1
+                done.acted |= permit.effect in OUTSIDE
+                if call.name in STAGING and not done.attempted:
+                    await asyncio.to_thread(p.workspace.begin)
+                    done.attempted = True
                 done.broken_postcondition = await _dispatch(p, permit)
                 if done.broken_postcondition is not None:
                     break
@@ -402,8 +424,8 @@ def measure_again(p: Pursuit) -> None:
 
 async def _end(p: Pursuit, outcome: str, question: str | None) -> None:
     if question is not None:
-        p.journal.emit(TurnEnded(outcome="asked"))
         p.journal.emit(QuestionAsked(question_id=f"q{p.record.turn}", question=question))
+        p.journal.emit(TurnEnded(outcome="asked"))
         await p.journal.barrier()
         return
     p.journal.emit(TurnEnded(outcome=outcome))
@@ -454,14 +476,25 @@ def _short(digest: str) -> str:
 
 def _text(text: str) -> str:
     """Text an event can hold: lone surrogates spelled out."""
+    if text.isascii():
+        return text
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _storable(value: Any) -> Any:
+    """The value with lone surrogates spelled out, itself when it has none."""
+    try:
+        msgspec.json.encode(value)
+        return value
+    except UnicodeEncodeError:
+        return _spelled_out(value)
+
+
+def _spelled_out(value: Any) -> Any:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, dict):
-        return {_text(key): _storable(item) for key, item in value.items()}  # type: ignore[reportUnknownVariableType]
+        return {_text(key): _spelled_out(item) for key, item in value.items()}  # type: ignore[reportUnknownVariableType]
     if isinstance(value, (list, tuple)):
-        return [_storable(item) for item in value]  # type: ignore[reportUnknownVariableType]
+        return [_spelled_out(item) for item in value]  # type: ignore[reportUnknownVariableType]
     return value

@@ -408,7 +408,7 @@ def _kept(record: Record, turn: int, event: SavepointKept) -> Record:
         best, still, tier = Best(event.savepoint, record.progress, event.fingerprint), 0, 0
         best_evidence = record.evidence
     return replace(
-        record,
+        _over(record),
         savepoint=event.savepoint,
         savepoints=max(record.savepoints, event.savepoint),
         fingerprint=event.fingerprint,
@@ -438,7 +438,7 @@ def _rolled_back(record: Record, turn: int, event: RolledBack) -> Record:
     if event.savepoint != record.savepoint:
         evidence = record.best_evidence if best is not None and event.savepoint == best.savepoint else {}
     return replace(
-        record,
+        _over(record),
         savepoint=event.savepoint,
         fingerprint=event.fingerprint,
         evidence=evidence,
@@ -452,11 +452,19 @@ def _rolled_back(record: Record, turn: int, event: RolledBack) -> Record:
     )
 
 
+def _over(record: Record) -> Record:
+    """The proposal in flight is decided: whatever the log holds after this, it is not dispatched again."""
+    state: State = record.state if record.state in ("PAUSED", "FINALIZING") else "READY"
+    return replace(record, state=state, reply=None, in_flight=())
+
+
 def _turn_ended(record: Record, turn: int, event: TurnEnded) -> Record:
-    state: State = record.state if record.state in ("PAUSED", "FINALIZING") else _to(record, "READY")
+    if record.state not in ("PAUSED", "FINALIZING"):
+        _to(record, "READY")
     idle = record.idle_turns + 1 if event.outcome == "unchanged" else 0
     refused = record.refused_in_a_row + 1 if event.outcome == "refused" else 0
-    return replace(record, state=state, reply=None, in_flight=(), refused_in_a_row=refused, idle_turns=idle)
+    still = record.still + 1 if event.outcome == "acted" else record.still
+    return replace(_over(record), refused_in_a_row=refused, idle_turns=idle, still=still)
 
 
 def _claim_rejected(record: Record, turn: int, event: ClaimRejected) -> Record:
@@ -473,7 +481,7 @@ def _stalled(record: Record, turn: int, event: Stalled) -> Record:
 
 def _asked(record: Record, turn: int, event: QuestionAsked) -> Record:
     question = Question(event.question_id, event.question, event.source)
-    return replace(record, state=_to(replace(record, state="READY"), "PAUSED"), question=question)
+    return replace(_over(record), state="PAUSED", question=question)
 
 
 def _answered(record: Record, turn: int, event: QuestionAnswered) -> Record:

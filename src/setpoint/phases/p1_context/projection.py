@@ -82,7 +82,8 @@ def project(
     """The context of one turn. Never above ``max_tokens``; raises ContextTooLarge when the anchors alone are."""
     anchors = [_root(tools), part_of("trunk", GOAL_PART, _goal_text(task))]
     state = part_of("trunk", "state", _state_text(task, record, turn, stage))
-    leaf = [_observation(shown, task, load) for shown in record.shown]
+    chars = task.observe.max_tokens * limits.CHARS_PER_TOKEN
+    leaf = [_observation(shown, chars, load) for shown in record.shown]
     parts = fit(anchors, around, state, leaf, max_tokens)
     digest = hashlib.sha256("\n".join(part.digest for part in parts).encode()).hexdigest()
     return Context(
@@ -217,9 +218,15 @@ def _disclosed(line: EvidenceLine, policy: str, distance: int, reason: str) -> s
     return text
 
 
-def _observation(shown: Shown, task: Task, load: Callable[[Ref], bytes]) -> Part:
-    text = shown.text if isinstance(shown.text, str) else load(shown.text).decode("utf-8", "replace")
-    text = clamp(text, task.observe.max_tokens * limits.CHARS_PER_TOKEN)
+def _observation(shown: Shown, chars: int, load: Callable[[Ref], bytes]) -> Part:
+    if isinstance(shown.text, str):
+        return _framed(shown, shown.text, chars)
+    return _framed(shown, load(shown.text).decode("utf-8", "replace"), chars)
+
+
+@lru_cache(maxsize=512)  # an observation stays in the prompt for several turns, and one process runs many trajectories
+def _framed(shown: Shown, text: str, chars: int) -> Part:
+    text = clamp(text, chars)
     code = {} if shown.exit_code is None else {"exit": str(shown.exit_code)}
     framed = frame("observation", text, tool=shown.tool, turn=str(shown.turn), status=shown.status, **code)
     return part_of("leaf", f"{OBSERVATION_PART}{shown.turn}.{shown.ordinal}", framed)
