@@ -11,6 +11,8 @@ import pytest
 
 from setpoint.adapters.proposers.opening import open_proposer
 from setpoint.adapters.proposers.replay import ReplayProposer
+from setpoint.certificate.bundle import API_VERSION, KIND
+from setpoint.certificate.canonical import to_base64
 from setpoint.kernel import events
 from setpoint.kernel.errors import ProposerFault, UsageFault
 from setpoint.kernel.keys import canonical, digest_bytes
@@ -43,6 +45,27 @@ def test_a_payload_that_was_altered_or_is_missing_is_refused(tmp_path: Path) -> 
         ReplayProposer("replay:run.jsonl", path, lambda _: DOCUMENT + b" ")
     with pytest.raises(UsageFault, match=r"run.jsonl:1: the reply of 5\d\d\d bytes lies in the payload sha256:"):
         ReplayProposer("replay:run.jsonl", path)
+
+
+def test_a_certificate_is_a_recording_with_its_payloads(tmp_path: Path, context: Any) -> None:
+    """CASES P1: yesterday's run in CI, no key, no network"""
+    said = [
+        events.ModelReplied(route="r", stop="tool_use", reply_ref=REF, model="m"),
+        events.ModelReplied(route="r", stop="end_turn", reply=Reply("done", stop="end_turn").document()),
+    ]
+    document = {"apiVersion": API_VERSION, "kind": KIND, "envelope": {}, "task": {}}
+    document |= {"events": [json.loads(line(event)) for event in said], "payloads": {REF.ref: to_base64(DOCUMENT)}}
+    sealed = canonical(document) + b"\n"
+    (tmp_path / "cert.json").write_bytes(sealed)
+    proposer = open_proposer("replay:cert.json", base_dir=tmp_path)
+    texts = [asyncio.run(proposer.propose(context(cursor=n), 1000)).text for n in range(2)]
+    assert texts == [LONG.text, "done"]
+    (tmp_path / "cert.json").write_bytes(sealed[:-40])
+    with pytest.raises(UsageFault, match="not a certificate"):
+        open_proposer("replay:cert.json", base_dir=tmp_path)
+    (tmp_path / "cert.json").write_bytes(sealed.replace(b'"payloads":{"sha256:', b'"payloads":{"sha256:0'))
+    with pytest.raises(UsageFault, match=r"cert.json event 1: the certificate does not hold the payload"):
+        open_proposer("replay:cert.json", base_dir=tmp_path)
 
 
 def test_a_recorded_failure_is_raised_anew_each_time(tmp_path: Path, context: Any) -> None:

@@ -1,8 +1,9 @@
-"""``replay:EXPORT.jsonl``: the replies of a recorded trajectory, in order.
+"""``replay:FILE``: the replies of a recorded trajectory, in order.
 
-The file is an export of one stream: one event envelope a line (INTERFACE section 5). ``ModelReplied`` becomes the same
-reply again, with its recorded usage, and ``ModelFailed`` the same fault, so that the loop takes the same road. What
-the loop makes of them is judged anew; for a proof that nothing differs there is ``setpoint replay --strict``.
+The file is an export of one stream, one event envelope a line (INTERFACE section 5), or a certificate, which holds the
+same events and the payloads of long replies besides. ``ModelReplied`` becomes the same reply again, with its recorded
+usage, and ``ModelFailed`` the same fault, so that the loop takes the same road. What the loop makes of them is judged
+anew; for a proof that nothing differs there is ``setpoint replay --strict``.
 
 Stateless like a script: the position is ``Context.cursor``.
 """
@@ -10,9 +11,9 @@ Stateless like a script: the position is ``Context.cursor``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -75,19 +76,25 @@ class _Envelope(msgspec.Struct):
     data: msgspec.Raw
 
 
+class _Certificate(msgspec.Struct):
+    """What is read of a certificate file. Whether it is genuine is for ``certificate verify``, not for a replay."""
+
+    events: list[_Envelope]
+    payloads: dict[str, bytes] = {}  # base64 on file
+
+
 def _answers(path: Path, payload_of: PayloadOf | None) -> list[Answer]:
     answers: list[Answer] = []
     streams: set[str] = set()
-    decoder = msgspec.json.Decoder(_Envelope)
     try:
         with path.open("rb") as file:
             if path.stat().st_size > EXPORT_BYTES_MAX:
                 raise UsageFault(f"The recording {path} has more than {EXPORT_BYTES_MAX} bytes.")
-            for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES_MAX), b""), start=1):
-                if not line.strip():
-                    continue
-                place = f"{path}:{number}"
-                envelope = _envelope(decoder, line, place)
+            if file.peek(1)[: len(_CERTIFICATE_START)] == _CERTIFICATE_START:
+                found, payload_of = _certificate(path, file.read(), payload_of)
+            else:
+                found = _lines(path, file)
+            for place, envelope in found:
                 streams.add(envelope.stream)
                 if envelope.type in ("ModelReplied", "ModelFailed"):
                     answers.append(_answer(envelope, len(answers) + 1, place, payload_of))
@@ -97,6 +104,28 @@ def _answers(path: Path, payload_of: PayloadOf | None) -> list[Answer]:
         what = "holds no event" if not streams else f"holds {len(streams)} trajectories"
         raise UsageFault(f"The recording {path} {what}; export exactly one, with 'setpoint events ID --json'.")
     return answers
+
+
+_CERTIFICATE_START: Final = b'{"apiVersion"'
+"""A certificate is canonical JSON, so its first key is known; an envelope has no such key."""
+
+
+def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[str, _Envelope]]:
+    decoder = msgspec.json.Decoder(_Envelope)
+    for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES_MAX), b""), start=1):
+        if line.strip():
+            yield f"{path}:{number}", _envelope(decoder, line, f"{path}:{number}")
+
+
+def _certificate(
+    path: Path, data: bytes, payload_of: PayloadOf | None
+) -> tuple[Iterator[tuple[str, _Envelope]], PayloadOf | None]:
+    try:
+        certificate = msgspec.json.decode(data, type=_Certificate)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise UsageFault(f"{path}: not a certificate: {error}.") from error
+    kept = certificate.payloads
+    return ((f"{path} event {e.seq}", e) for e in certificate.events), kept.__getitem__ if kept else payload_of
 
 
 def _envelope(decoder: msgspec.json.Decoder[_Envelope], line: bytes, place: str) -> _Envelope:
@@ -132,9 +161,12 @@ def _payload(ref: events.Ref | None, place: str, payload_of: PayloadOf | None) -
     if payload_of is None:
         raise UsageFault(
             f"{place}: the reply of {ref.bytes} bytes lies in the payload {ref.ref}, which this export does not hold.",
-            hint="Export with payloads inline, or replay from the store that recorded it.",
+            hint="Replay from the certificate, which holds it ('setpoint certificate export'), or 'setpoint replay'.",
         )
-    data = payload_of(ref.ref)
+    try:
+        data = payload_of(ref.ref)
+    except KeyError:
+        raise UsageFault(f"{place}: the certificate does not hold the payload {ref.ref}.") from None
     if digest_bytes(data) != ref.ref:
         raise UsageFault(f"{place}: the payload {ref.ref} was altered.")
     return json.loads(data)
