@@ -86,43 +86,33 @@ Picture = dict[bytes, tuple[int, bytes, tuple[tuple[str, bytes], ...]]]
 def picture(root: Path | str) -> Picture:
     """Every path below ``root`` with type and mode, content digest or link target, and user attributes."""
     found: Picture = {}
-    top = os.fsencode(root)
-    todo = [top]
-    while todo:
-        directory = todo.pop()
-        for name in os.listdir(directory):
-            path = os.path.join(directory, name)
-            found[path[len(top) + 1 :]] = _describe(path)
-            if stat.S_ISDIR(os.lstat(path).st_mode):
-                todo.append(path)
+    _look(os.fsencode(root), b"", found)
     return found
 
 
-def _describe(path: bytes) -> tuple[int, bytes, tuple[tuple[str, bytes], ...]]:
+def _look(top: bytes, below: bytes, found: Picture) -> None:
+    path = os.path.join(top, below) if below else top
     st = os.lstat(path)
-    content = b""
     if stat.S_ISLNK(st.st_mode):
-        content = os.readlink(path)
-    locked = os.geteuid() != 0 and st.st_mode & 0o700 != 0o700 and not stat.S_ISLNK(st.st_mode)
+        found[below] = st.st_mode, os.readlink(path), ()
+        return
+    locked = os.geteuid() != 0 and not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(st.st_mode) else 0))
     if locked:
         os.chmod(path, stat.S_IMODE(st.st_mode) | 0o700)
+    content = b""
     try:
         if stat.S_ISREG(st.st_mode):
             with open(path, "rb") as file:
                 content = hashlib.file_digest(file, "sha256").digest()
-        attributes = (
-            ()
-            if stat.S_ISLNK(st.st_mode)
-            else tuple(
-                (name, os.getxattr(path, name))
-                for name in sorted(os.listxattr(path))
-                if name.startswith("user.")
-            )
-        )
+        names = [name for name in sorted(os.listxattr(path)) if name.startswith("user.")]
+        if below:
+            found[below] = st.st_mode, content, tuple((name, os.getxattr(path, name)) for name in names)
+        if stat.S_ISDIR(st.st_mode):
+            for name in os.listdir(path):
+                _look(top, os.path.join(below, name), found)
     finally:
-        if locked and not stat.S_ISDIR(st.st_mode):
+        if locked:
             os.chmod(path, stat.S_IMODE(st.st_mode))
-    return st.st_mode, content, attributes
 
 
 def seen(view: View) -> Picture:

@@ -55,8 +55,8 @@ class _Comparison:
                 continue  # the very same object
             self.note(below, name, before, after)
             with ExitStack() as stack:
-                inner_old = stack.enter_context(old.open(name)) if old and before and before.is_dir else None
-                inner_new = stack.enter_context(new.open(name)) if new and after and after.is_dir else None
+                inner_old = _opened(stack, old, name, before)
+                inner_new = _opened(stack, new, name, after)
                 if inner_old or inner_new:
                     self.walk(inner_old, inner_new, below, depth + 1)
 
@@ -135,6 +135,16 @@ class _Comparison:
                 return split_text(os.pread(fd, size, 0))
         except PermissionError:  # the user's own unreadable file
             return None
+
+
+def _opened(stack: ExitStack, parent: MergedDir | None, name: bytes, node: Node | None) -> MergedDir | None:
+    """The directory below, None when there is none or when it is the user's own and unreadable to us."""
+    if parent is None or node is None or not node.is_dir:
+        return None
+    try:
+        return stack.enter_context(parent.open(name))
+    except PermissionError:
+        return None
 
 
 def _kind_of(name: bytes, before: Node, after: Node) -> ChangeKind | None:

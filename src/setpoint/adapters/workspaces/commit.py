@@ -464,16 +464,19 @@ class _Plan:
         old: os.stat_result | None,
         depth: int,
     ) -> None:
-        with ExitStack() as stack:
-            source = stack.enter_context(objects.opened_dir(staged, name, ours=True))
-            if old is None or not stat.S_ISDIR(old.st_mode):
+        if old is None or not stat.S_ISDIR(old.st_mode):
+            self._put(staged, name, below, new, old, os.fstat(base))
+            return
+        with objects.opened_dir(staged, name, ours=True) as source:
+            whole = objects.is_opaque(source)
+        if whole:  # closed again, since its true mode shows only then
+            if not _equal_trees(staged, base, name):
                 self._put(staged, name, below, new, old, os.fstat(base))
-                return
-            if objects.is_opaque(source):
-                if not _equal_trees(staged, base, name):
-                    self._put(staged, name, below, new, old, os.fstat(base))
-                return
-            target = stack.enter_context(objects.opened_dir(base, name, ours=False))
+            return
+        with (
+            objects.opened_dir(staged, name, ours=True) as source,
+            objects.opened_dir(base, name, ours=False) as target,
+        ):
             before = len(self._moves)
             self._walk(source, target, below, depth + 1)
             locked = len(self._moves) > before and moves.locks_us_out(old.st_mode)

@@ -218,7 +218,12 @@ def resolve(root: MergedDir, path: bytes) -> bytes | None:
                 todo.extendleft(reversed(parts))
                 continue
             if node is not None and node.is_dir:
-                opened.append(here.open(name))
+                try:
+                    opened.append(here.open(name))
+                except (
+                    PermissionError
+                ):  # the user's own unreadable directory: what is in it cannot be followed
+                    return None
             done.append(name)
     finally:
         for directory in opened:

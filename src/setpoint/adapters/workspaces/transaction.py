@@ -311,6 +311,8 @@ def _collect(fd: int, name: bytes, path: bytes, now_ns: int, found: dict[bytes, 
         return
     found[path] = treedigest.line_of(fd, name, st, now_ns)
     if found[path].kind == "d":
+        if os.geteuid() != 0 and st.st_mode & 0o500 != 0o500:
+            return  # like the scan: listed by itself, not entered
         with objects.opened_dir(fd, name, ours=False) as inner:
             for child in objects.names(inner):
                 _collect(inner, child, objects.join(path, child), now_ns, found)

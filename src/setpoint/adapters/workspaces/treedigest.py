@@ -4,7 +4,7 @@ One line an object, sorted by path bytes: kind, mode in four octal digits, sha25
 blanks and ended by a NUL. Kind is f, d, l (its digest is of the link's target) or s (special file, no digest). The
 digest is the sha256 of these lines. The
 root itself, the top-level ``.git`` and times, owners and attributes are not part of it, so the same tree has the
-same digest wherever it lies.
+same digest wherever it lies. What the runtime's user may not read has "unreadable" for a digest.
 
 The manifest also keeps every object's identity (ino, size, mtime, ctime, mode), for two uses: the next scan hashes
 only what changed, and a commit can tell whether the user touched a path since. An identity younger than the scan is
