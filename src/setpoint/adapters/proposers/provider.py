@@ -55,8 +55,7 @@ class ProviderProposer(ABC):
                     async for piece in stream:
                         draft.receive(piece)
         except TimeoutError as error:
-            message = f"{self.route} gave no whole reply within {deadline_ms} ms."
-            raise ProposerFault("timeout", message, usage=draft.usage) from error
+            raise self.fault("timeout", f"gave no whole reply within {deadline_ms} ms", draft.usage) from error
         except Fault as fault:
             if isinstance(fault, ProposerFault) and fault.usage is None:
                 fault.usage = draft.usage
@@ -66,7 +65,7 @@ class ProviderProposer(ABC):
             if failure is None:
                 raise
             kind, pause = failure
-            raise self.fault(kind, f"failed ({kind}): {error}", draft.usage, pause) from error
+            raise self.fault(kind, f"failed: {error}", draft.usage, pause) from error
         if not draft.is_whole:
             raise self.fault("broken_stream", "ended its stream before the reply was whole", draft.usage)
         return self.reply(draft)
@@ -78,7 +77,7 @@ class ProviderProposer(ABC):
     def fault(self, kind: str, what: str, usage: Usage, pause_ms: int | None = None) -> ProposerFault:
         """A fault of this route in the provider's words, without the key."""
         words = told(what, os.environ.get(self.to.key_env, ""))
-        return ProposerFault(kind, f"{self.route} {words}", retry_after_ms=pause_ms, usage=usage)
+        return ProposerFault(kind, f"{self.sdk}:{self.to.model} {words}", retry_after_ms=pause_ms, usage=usage)
 
     @property
     def base_url(self) -> str | None:
