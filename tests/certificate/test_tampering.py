@@ -39,6 +39,7 @@ def test_one_flipped_byte_anywhere_fails() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_every_byte_fails_when_flipped() -> None:
     """R020"""
     for position in range(len(GOOD)):
