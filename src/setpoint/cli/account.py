@@ -100,10 +100,12 @@ def require_turn(account: Account, turn: int) -> None:
         )
 
 
-def exit_code(record: Record) -> int:
-    """The code `converge` or `resume` returned, or would return, for this record."""
+def exit_code(record: Record) -> int | None:
+    """The code `converge` or `resume` returned for this record; None while it neither ended nor waits for a person."""
     if record.is_terminal:
         return record.finished_code
+    if record.state != "PAUSED":
+        return None
     return 14 if record.state == "PAUSED" and record.question is None and record.pause_reason else 13
 
 

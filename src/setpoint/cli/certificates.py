@@ -102,5 +102,3 @@ def _say_report(arguments: Namespace, report: Report, head: dict[str, Any]) -> N
             "certified": json.loads(json.dumps(report.predicate)),
         }
     )
-
-

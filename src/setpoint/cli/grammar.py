@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NoReturn
@@ -135,10 +136,18 @@ def _detailed(parser: Parser) -> None:
 
 
 def _demo(parser: Parser) -> None:
-    parser.add_argument("story", nargs="?", default="parse-timeout", metavar="STORY", help="parse-timeout")
+    parser.add_argument("story", nargs="?", default="parse-timeout", metavar="STORY", type=_story, help="parse-timeout")
     _flag(parser, "--open-loop", "only the counter-run without a runtime: what the model claims is believed")
     parser.add_argument("--turn", type=int, metavar="K", help="stop after this turn")
     parser.add_argument("--workdir", metavar="DIR", help="play it there and leave it there")
+
+
+def _story(name: str) -> str:
+    if name in ABSENT_STORIES:
+        raise UsageFault(f"`demo {name}` is not in this release", hint="`setpoint demo` plays parse-timeout.")
+    if name != "parse-timeout":
+        raise UsageFault(f"there is no story {name!r}", hint="`setpoint demo` plays parse-timeout.")
+    return name
 
 
 def _init(parser: Parser) -> None:
@@ -307,6 +316,7 @@ ABSENT: Final = {
     "conformance": "the conformance suite as a command",
 }
 """Verbs that are promised for later: they say so and exit 2, and never pretend."""
+ABSENT_STORIES: Final = ("refund", "drift")
 
 _GROUPS: Final = (WRITING, RUNNING, LOOKING, PAST, PEOPLE, EVIDENCE, MACHINE)
 
@@ -346,7 +356,13 @@ def help_text() -> str:
         lines += [f"  {verb.name.ljust(width)}  {verb.summary}" for verb in VERBS if verb.group == group]
     lines += ["", "not in this release:"]
     names = dict.fromkeys(name.split()[0] for name in ABSENT)
-    lines += [f"  {', '.join(names)}, converge --watch, demo refund, demo drift"]
+    lines += textwrap.wrap(
+        f"{', '.join(names)}, converge --watch, demo refund, demo drift",
+        100,
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_on_hyphens=False,
+    )
     lines += ["", "exit codes:"]
     lines += [f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items()]
     lines += ["  128+n  ended by signal n"]

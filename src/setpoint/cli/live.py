@@ -13,7 +13,17 @@ from typing import Any, Final, TypeVar
 
 from setpoint.adapters.stores.export import envelope_line
 from setpoint.app.runtime import Observer, Runtime
-from setpoint.cli.terminal import Interrupted, OutputClosed, is_terminal, one_line, printable, say_bytes, styled, talk, width_of
+from setpoint.cli.terminal import (
+    Interrupted,
+    OutputClosed,
+    is_terminal,
+    one_line,
+    printable,
+    say_bytes,
+    styled,
+    talk,
+    width_of,
+)
 from setpoint.cli.wording import checks_said, dollars, progress_said, span
 from setpoint.kernel.events import (
     Authorized,

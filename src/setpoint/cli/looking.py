@@ -22,6 +22,8 @@ from setpoint.ports.log import ZERO_HASH, Stored
 FOLLOW_INTERVAL_S = 0.2
 """How long a new event may stay unseen by `events -f`; a look costs one indexed read."""
 EXIT_CORRUPT = 19
+LINE_CHARS_MAX = 400
+"""Of one line of a trace; `show` has the whole of it."""
 
 
 # get
@@ -150,7 +152,7 @@ def _say_event(stored: Stored, arguments: Namespace) -> None:
     if arguments.json:
         say_bytes(envelope_line(stored) + b"\n")
         return
-    text = one_line(event_said(decode(stored.type, stored.data)), 400)
+    text = one_line(event_said(decode(stored.type, stored.data)), LINE_CHARS_MAX)
     say(f"{stored.seq:>5}  {stored.at[11:23]}  {stored.turn:>3}  {stored.type:<16} {text}".rstrip())
 
 
@@ -169,7 +171,7 @@ def trace(arguments: Namespace) -> int:
     else:
         say(printable(f"{account.trajectory_id}  {account.record.name}  {account.status}"))
         for line in tree(turns):
-            say(one_line(line, 400) if not line[:1].isspace() else printable(line.replace("\n", " "))[:400])
+            say(printable(line.replace("\n", " "))[:LINE_CHARS_MAX])
     return 0
 
 

@@ -89,7 +89,7 @@ def _doer(verb: Verb) -> Any:
     except ModuleNotFoundError as fault:
         if fault.name != f"setpoint.cli.{module_name}":
             raise
-        raise NotImplementedError(f"`setpoint {verb.name}` is not built yet") from fault
+        raise NotImplementedError(f"`setpoint {verb.name}`") from fault
     return getattr(module, function)
 
 

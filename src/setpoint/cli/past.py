@@ -41,7 +41,7 @@ def recover(arguments: Namespace) -> int:
 def undo(arguments: Namespace) -> int:
     async def body() -> int:
         async with Runtime.open(arguments.store) as runtime:
-            name = finding.trajectory(runtime, arguments.id)
+            name = finding.trajectory(runtime, arguments.id, lambda r: bool(r.committed) and not r.undone)
             receipt = await runtime.undo(name, by=finding.me())
             if arguments.json:
                 say_json({"trajectory_id": name, "commit_id": receipt.commit_id, "paths": list(receipt.paths)})

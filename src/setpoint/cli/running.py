@@ -152,9 +152,7 @@ def plan(arguments: Namespace) -> int:
 
     async def body() -> Plan:
         async with Runtime.open(arguments.store) as runtime:
-            return await runtime.plan(
-                task, models=models or None, models_directory=where, observer=progress.see
-            )
+            return await runtime.plan(task, models=models or None, models_directory=where, observer=progress.see)
 
     try:
         made = run(body())

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from setpoint.cli.account import Account, Fact, delta_item
@@ -175,9 +176,7 @@ def _changes(fact: Fact, event: e.ChangesObserved, account: Account) -> dict[str
     else:
         listed = [[item.path, item.kind] for item in items or ()]
     paths = [
-        {"path": item["path"], "kind": item["kind"]}
-        if isinstance(item, dict)
-        else {"path": item[0], "kind": item[1]}
+        {"path": item["path"], "kind": item["kind"]} if isinstance(item, dict) else {"path": item[0], "kind": item[1]}
         for item in listed
     ]
     return {"seq": fact.seq, "fingerprint": event.fingerprint, "changed": event.changed, "paths": paths}
@@ -203,46 +202,49 @@ def _evidence(fact: Fact, event: e.EvidenceRecorded) -> dict[str, Any]:
 # As a tree
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One line, and what it led to."""
+
+    text: str
+    below: tuple[Node, ...] = ()
+
+
 def tree(turns: list[dict[str, Any]]) -> Iterator[str]:
     """Each turn with its consequences below it."""
     for turn in turns:
         outcome = (turn["outcome"] or "").replace("_", " ")
         yield f"turn {turn['turn']}  {outcome}".rstrip() if turn["turn"] else "baseline"
-        lines = list(_branches(turn))
-        for index, (depth, text) in enumerate(lines):
-            last = all(other > depth for other, _ in lines[index + 1 :])
-            yield "   " * depth + ("└─ " if last or _ends(lines, index) else "├─ ") + text
+        yield from _drawn(_branches(turn), "")
 
 
-def _ends(lines: list[tuple[int, str]], index: int) -> bool:
-    """Whether no later line has this depth before one of a lesser depth comes."""
-    depth = lines[index][0]
-    for other, _ in lines[index + 1 :]:
-        if other < depth:
-            return True
-        if other == depth:
-            return False
-    return True
+def _drawn(nodes: Sequence[Node], before: str) -> Iterator[str]:
+    for index, node in enumerate(nodes):
+        last = index == len(nodes) - 1
+        yield before + ("└─ " if last else "├─ ") + node.text
+        yield from _drawn(node.below, before + ("   " if last else "│  "))
 
 
-def _branches(turn: dict[str, Any]) -> Iterator[tuple[int, str]]:
+def _branches(turn: dict[str, Any]) -> list[Node]:
+    nodes: list[Node] = []
     if turn["context"]:
-        yield 0, f"context  {turn['context']['tokens']} tokens  {turn['context']['digest'][:12]}"
+        nodes.append(Node(f"context  {turn['context']['tokens']} tokens  {turn['context']['digest'][:12]}"))
+    calls = tuple(_call_node(call) for call in turn["calls"])
     if turn["reply"]:
-        yield 0, reply_said(turn["reply"])
-    for call in turn["calls"]:
-        yield 1, call_said(call)
-        if call["result"]:
-            yield 2, result_said(call["result"])
+        nodes.append(Node(reply_said(turn["reply"]), calls))
+    else:
+        nodes += calls
     if turn["changes"]:
         named = ", ".join(f"{one['path']} {one['kind']}" for one in turn["changes"]["paths"][:5])
-        yield 0, f"changes  {turn['changes']['changed']}: {named}"
-    for one in turn["evidence"]:
-        yield 0, evidence_said(one)
+        nodes.append(Node(f"changes  {turn['changes']['changed']}: {named}"))
+    nodes += [Node(evidence_said(one)) for one in turn["evidence"]]
     if turn["delta"]:
-        yield 0, f"delta  {progress_said(tuple(turn['delta']['progress']))}"
-    for decision in turn["decisions"]:
-        yield 0, f"{decision['kind'].replace('_', ' ')}  {decision['message']}"
+        nodes.append(Node(f"delta  {progress_said(tuple(turn['delta']['progress']))}"))
+    return nodes + [Node(f"{one['kind'].replace('_', ' ')}  {one['message']}") for one in turn["decisions"]]
+
+
+def _call_node(call: dict[str, Any]) -> Node:
+    return Node(call_said(call), (Node(result_said(call["result"])),) if call["result"] else ())
 
 
 def reply_said(reply: dict[str, Any]) -> str:

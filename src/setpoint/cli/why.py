@@ -38,7 +38,7 @@ def explain(account: Account) -> dict[str, Any]:
         "reason": record.finished_reason or record.pause_reason or None,
         "message": record.finished_message or None,
         "exit_code": code,
-        "exit_meaning": EXIT_CODES.get(code, ""),
+        "exit_meaning": "it has not ended" if code is None else EXIT_CODES.get(code, ""),
         "delta": progress_said(record.progress),
         "open": [_open(account, item) for item in record.items],
         "met": _met(account),
@@ -110,8 +110,7 @@ def _tried(account: Account) -> dict[str, Any]:
         "refused": dict(refusals.most_common()),
         "model_failures": dict(failures.most_common()),
         "stalls": [
-            {"turn": fact.turn, "tier": event.tier, "reason": event.reason}
-            for fact, event in account.of_type(Stalled)
+            {"turn": fact.turn, "tier": event.tier, "reason": event.reason} for fact, event in account.of_type(Stalled)
         ],
         "routes": [
             {"turn": fact.turn, "route": event.route or None, "reason": event.reason}
@@ -214,7 +213,8 @@ def said(told: dict[str, Any]) -> Iterator[str]:
     yield styled(f"{told['task']}  {told['trajectory_id']}  {told['status']}{reason}", "bold")
     if told["message"]:
         yield f"  {one_line(told['message'], 1000)}"
-    yield f"  exit {told['exit_code']}: {told['exit_meaning']}"
+    code = "no exit code yet" if told["exit_code"] is None else f"exit {told['exit_code']}"
+    yield f"  {code}: {told['exit_meaning']}"
     if told["open"]:
         yield ""
         yield f"open (delta {told['delta']}: hard violations / unmet criteria / distance)"

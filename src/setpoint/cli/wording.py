@@ -18,7 +18,9 @@ def progress_said(progress: tuple[int, int, int]) -> str:
 
 def checks_said(verdicts: Mapping[str, str]) -> str:
     """``unit ✓ golden ✗``; what is judged without being a criterion keeps its whole address."""
-    return " ".join(f"{check.removeprefix('done/')} {MARKS.get(verdict, verdict)}" for check, verdict in verdicts.items())
+    return " ".join(
+        f"{check.removeprefix('done/')} {MARKS.get(verdict, verdict)}" for check, verdict in verdicts.items()
+    )
 
 
 def dollars(micros: int) -> str:
