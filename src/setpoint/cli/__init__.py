@@ -1,1 +1,1 @@
-"""The command line. ``main.main`` is the entry point; ``grammar`` declares the verbs, one module per group does them."""
+"""The command line. ``main.main`` is the entry point; ``grammar`` declares the verbs, one module a group does them."""

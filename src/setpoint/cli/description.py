@@ -96,7 +96,8 @@ def said(told: dict[str, Any], now_ms: int) -> Iterator[str]:
         f"  exposure   {told['exposure']}: {told['required_level']} evidence required; "
         f"isolation {isolation['tier']} ({isolation['rung']})"
     )
-    yield f"  accepted   {told['accepted_at']}, last event {age(told['updated_at'], now_ms)} ago, {told['events']} events"
+    ago = age(told["updated_at"], now_ms)
+    yield f"  accepted   {told['accepted_at']}; {told['events']} events, the last {ago} ago"
     if told["parent"]:
         yield f"  parent     {told['parent']}"
     yield f"  route      {told['route'] or 'none is left'} of {', '.join(told['models']) or 'none'}"

@@ -40,7 +40,7 @@ def trajectory(runtime: Runtime, typed: str | None, fits: Callable[[Record], boo
     ids = [info.stream for info in runtime.trajectories()]
     if typed in ids:
         return typed
-    found = [known for known in ids if typed and (known.startswith(typed) or known.startswith(f"tr-{typed}"))]
+    found = [known for known in ids if typed and known.startswith((typed, f"tr-{typed}"))]
     if len(found) == 1:
         return found[0]
     if not found:

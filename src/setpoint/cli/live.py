@@ -60,14 +60,15 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
     async def guarded() -> T:
         loop = asyncio.get_running_loop()
-        main = asyncio.current_task()
-        assert main is not None
 
         def on_signal(signum: int) -> None:
             if caught:
                 os._exit(128 + signum)
             caught.append(signum)
-            main.cancel()
+            # What the cancelled tasks still run into is a consequence of the signal, and no news to anyone.
+            loop.set_exception_handler(lambda *_: None)
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
 
         for signum in _SIGNALS:
             loop.add_signal_handler(signum, on_signal, signum)
@@ -186,7 +187,7 @@ class Progress:
                 self._line(f"{record.trajectory_id}  {event.name}  {event.exposure}  {event.tier} ({event.rung})")
                 self._line(f"  by {models}", "dim")
             case TurnEnded():
-                self._line(self._turn(turn, record, event.outcome), _STYLES.get(event.outcome, ""))
+                self._line(self._turn(turn, record, event.outcome.replace("_", " ")), _STYLES.get(event.outcome, ""))
                 self._forget()
             case Stalled() if event.tier != "halt":
                 self._line(f"  stalled ({event.reason}): {event.tier}", "yellow")
@@ -210,7 +211,7 @@ class Progress:
             parts.append(f"refused {', '.join(self._refused)}")
         if self._fate:
             parts.append(self._fate)
-        parts += [outcome.replace("_", " "), checks_said(self._checks), f"delta {progress_said(record.progress)}"]
+        parts += [outcome, checks_said(self._checks), f"delta {progress_said(record.progress)}"]
         spent = record.spent
         parts.append(f"{spent.tokens} tokens ${dollars(spent.usd_micros)} {span(spent.elapsed_ms)}")
         return "  ".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""Look at trajectories: ``get``, ``describe``, ``why``, ``events``, ``trace``, ``show``, ``top``. Nothing is changed."""
+"""Look at trajectories: ``get``, ``describe``, ``why``, ``events``, ``trace``, ``show``, ``top``. Changes nothing."""
 
 from __future__ import annotations
 
