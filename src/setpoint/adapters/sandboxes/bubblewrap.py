@@ -6,10 +6,12 @@ bounded places to write. Starting costs a few milliseconds; nothing is kept from
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from setpoint.adapters.sandboxes import bwrap, seccomp, toolchain
@@ -29,6 +31,7 @@ from setpoint.ports.sandbox import (
     OverlayView,
     SandboxReport,
     Scratch,
+    View,
 )
 
 OUT_FILES_MAX = 64
@@ -198,6 +201,7 @@ class _Staging:
             cwd=action.cwd if view is not None or action.cwd != WORKSPACE_AT else "/tmp",
             tmp_bytes=self._tmp_bytes(),
             drop_capabilities=os.geteuid() == 0 or bool(self.prefix),
+            hidden=_existing(action.hidden, view),
         )
 
     def born(self, init: int, outer: int) -> Meter:
@@ -231,6 +235,17 @@ class _Staging:
 
     def _tmp_bytes(self) -> int:
         return min(self.action.limits.disk_bytes, bwrap.TMP_BYTES_MAX)
+
+
+def _existing(hidden: Sequence[str], view: View | None) -> tuple[tuple[str, bool], ...]:
+    """The hidden paths that are there to be covered, in the base: no action ever sees them, so none can make them."""
+    root = view.lowers[0] if isinstance(view, OverlayView) else view.root if isinstance(view, BindView) else ""
+    found: list[tuple[str, bool]] = []
+    for path in hidden if root else ():
+        with contextlib.suppress(OSError):
+            info = os.lstat(os.path.join(root, path))
+            found.append((os.path.join(WORKSPACE_AT, path), stat.S_ISDIR(info.st_mode)))
+    return tuple(found)
 
 
 def read_small_files(directory: int) -> dict[str, bytes]:

@@ -78,6 +78,7 @@ class World:
     cwd: str
     tmp_bytes: int
     drop_capabilities: bool
+    hidden: tuple[tuple[str, bool], ...] = ()  # path inside, and whether it is a directory
 
 
 def arguments(world: World, data_fd: Sequence[int], seccomp: int, status: int, gate: tuple[int, int]) -> list[str]:
@@ -112,6 +113,11 @@ def arguments(world: World, data_fd: Sequence[int], seccomp: int, status: int, g
     for mount in world.readonly:
         args += ["--ro-bind", mount.host, mount.at]
     args += _workspace(world)
+    for at, is_directory in world.hidden:
+        # An empty, read-only place over it; a device node on a nodev mount cannot be opened.
+        args += (
+            ["--perms", "0555", "--tmpfs", at, "--remount-ro", at] if is_directory else ["--ro-bind", "/dev/null", at]
+        )
     if world.out is not None:
         args += ["--bind", world.out.host, world.out.at]
     # For uid 0 bwrap leaves /proc/sys writable, and core_pattern there means code on the host.

@@ -27,7 +27,14 @@ READY_S = 5.0
 _CLOSE_S = 5.0
 
 # Arguments: mount options, mount point, then the command to become. Constant text; nothing is ever spliced in.
-_MOUNT = 'mount -n -t tmpfs -o "$1" setpoint "$2" && cd "$2" && mkdir .upper .work .out && shift 2 && exec "$@"'
+# PATH stays unexported: the environment of bwrap's init can be read inside.
+_MOUNT = f"""
+PATH={TOOLS}
+mount -n -t tmpfs -o "$1" setpoint "$2" && mkdir "$2/.upper" "$2/.work" "$2/.out" || exit 1
+shift 2
+unset PWD OLDPWD SHLVL
+exec "$@"
+"""
 
 
 def _options(disk_bytes: int) -> str:
@@ -119,7 +126,7 @@ def hold(namespaces: Namespaces, disk_bytes: int) -> HeldScratch:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        env={"PATH": TOOLS},
+        env={},
         cwd="/",
         bufsize=0,
     )

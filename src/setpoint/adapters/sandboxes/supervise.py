@@ -32,7 +32,6 @@ SETUP_S = 15.0
 DEATH_S = 10.0
 """After SIGKILL of an init only the kernel works; longer means a process stuck in uninterruptible sleep."""
 _CHUNK = 1 << 16
-_PATH = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}  # for the programs that set the sandbox up, not for the action
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def supervise(command: Command, limits: Limits, stdin: bytes | None, cancel: int
             stderr=subprocess.PIPE,
             pass_fds=command.fds,
             process_group=0 if command.guardian is None else command.guardian.group(),
-            env=_PATH,
+            env={},
             cwd="/",
             bufsize=0,
         )
