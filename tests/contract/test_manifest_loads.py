@@ -54,6 +54,7 @@ def test_the_published_example_loads_verbatim(load: Callable[[str], Task], folde
         workspace=os.path.realpath(folder),
         mounts=(Mount(os.path.realpath(folder / "vendor"), "/vendor"),),
         env=(("PYTHONDONTWRITEBYTECODE", "1"),),
+        hidden=("sealed", "task.yaml"),
     )
     assert task.actions[2] == ToolGrant("file_edit", ("src/**", "tests/**"))
     assert task.observe == Observe(4000, ("(?i)api[_-]?key\\s*[:=]\\s*\\S+",))
@@ -162,11 +163,11 @@ def test_a_changed_sealed_file_changes_the_digest(load: Callable[[str], Task], f
 
 def test_the_manifest_and_the_sealed_files_are_hidden_from_actions(load: Callable[[str], Task]) -> None:
     """L9: both lie in the workspace of the published example."""
-    assert load(INTERFACE).hidden == ("sealed", "task.yaml")
+    assert load(INTERFACE).environment.hidden == ("sealed", "task.yaml")
 
 
 def test_what_lies_outside_the_workspace_needs_no_hiding(load: Callable[[str], Task]) -> None:
-    assert load(MINIMAL.replace("workspace: .", "workspace: src")).hidden == ()
+    assert load(MINIMAL.replace("workspace: .", "workspace: src")).environment.hidden == ()
 
 
 def test_a_file_may_hold_several_tasks(folder: Path) -> None:

@@ -125,7 +125,19 @@ def _as_contract(rules: dict[str, Any], value: Any) -> Any:
 
 def test_every_field_of_the_contract_can_be_written() -> None:
     """A part of the contract that no manifest can reach would be dead."""
-    computed = {"id", "predicate", "level", "files", "files_digest", "tier", "network", "limits", "text", "workspace"}
+    computed = {
+        "id",
+        "predicate",
+        "level",
+        "files",
+        "files_digest",
+        "tier",
+        "network",
+        "limits",
+        "text",
+        "workspace",
+        "hidden",
+    }
     computed |= {"tool", "paths", "max_calls", "when", "by", "command", "timeout_ms"}
     for rules, instance, names in SAME:
         known = {names.get(key, key) for key in rules["properties"]}

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
-from setpoint.ports.sandbox import Action, BindView, Limits, OverlayView
+from setpoint.ports.sandbox import OverlayView
 
 
-def run(sandbox, view, script: str, hidden: tuple[str, ...]):
-    action = Action(("/bin/sh", "-c", script), view, Limits(wall_ms=10_000), hidden=hidden)
-    done = asyncio.run(sandbox.run(action))
-    return done.stdout.kept.decode(), done
-
-
-def lay(folder: Path) -> Path:
-    base = folder / "base"
+def lay(base: Path) -> None:
     (base / "sealed" / "deep").mkdir(parents=True)
     (base / "sealed" / "deep" / "golden.py").write_text("SECRET = 42\n")
     (base / "task.yaml").write_text("kind: Task # SECRET\n")
     (base / "plain").write_text("visible\n")
-    return base
 
 
 SCRIPT = """
@@ -29,25 +20,30 @@ echo x > sealed/mine; echo x > task.yaml; rm -rf sealed task.yaml; grep -r SECRE
 """
 
 
-def test_hidden_files_and_folders_cannot_be_read_written_or_removed(namespaces, tmp_path):
+def test_hidden_files_and_folders_cannot_be_read_written_or_removed(isolated):
     """L9, R140, R210"""
-    base = lay(tmp_path)
-    scratch = namespaces.open_scratch(64 << 20)
+    lay(isolated.workspace)
+    done = isolated.run(SCRIPT, hidden=("sealed", "task.yaml", "absent"))
+    assert done.stdout.kept == b"visible\n"
+    assert (isolated.workspace / "sealed" / "deep" / "golden.py").read_text() == "SECRET = 42\n"
+    assert (isolated.workspace / "task.yaml").exists()
+
+
+def test_without_hiding_the_same_script_reads_them(isolated):
+    """The control: the check above can fail."""
+    lay(isolated.workspace)
+    assert b"SECRET" in isolated.run("cat task.yaml").stdout.kept
+
+
+def test_hiding_leaves_nothing_in_the_upper_layer(overlay):
+    """L5"""
+    lay(overlay.workspace)
+    scratch = overlay.sandbox.open_scratch(32 << 20)
     try:
         for part in ("up", "wk"):
             (Path(scratch.outside) / part).mkdir()
-        view = OverlayView((str(base),), "up", "wk", scratch)
-        said, _ = run(namespaces, view, SCRIPT, ("sealed", "task.yaml", "absent"))
-        assert said == "visible\n"
-        assert list((Path(scratch.outside) / "up").rglob("*")) == []  # and leaves nothing behind
+        view = OverlayView((str(overlay.workspace),), "up", "wk", scratch)
+        assert overlay.run(SCRIPT, view=view, hidden=("sealed", "task.yaml")).stdout.kept == b"visible\n"
+        assert list((Path(scratch.outside) / "up").rglob("*")) == []
     finally:
         scratch.close()
-    assert (base / "task.yaml").read_text() == "kind: Task # SECRET\n"
-
-
-def test_they_are_hidden_in_a_bound_view_too(namespaces, tmp_path):
-    """L9"""
-    base = lay(tmp_path)
-    said, _ = run(namespaces, BindView(str(base)), SCRIPT, ("sealed", "task.yaml"))
-    assert said == "visible\n"
-    assert (base / "sealed" / "deep" / "golden.py").exists()

@@ -48,7 +48,7 @@ def test_a_src_layout_is_found(oracle):
 
 def test_a_wrong_answer_fails_and_says_for_which_case(oracle):
     evidence = oracle({"calc.py": "def add(a, b):\n    return a - b\n"})
-    assert (evidence.verdict, evidence.distance) == ("fail", 3)
+    assert (evidence.verdict, evidence.distance) == ("fail", 1)
     assert evidence.failures[0].name == "calc:add #1" and "gave {'value': -1}" in evidence.failures[0].message
 
 
@@ -114,7 +114,7 @@ def judge(case, outcome):
 )
 def test_an_answer_that_is_not_plain_bounded_json_is_wrong(oracle, body):
     evidence = oracle({"calc.py": f"def add(a, b):\n    return {body}\n"})
-    assert evidence.verdict == "fail" and evidence.distance == 3
+    assert evidence.verdict == "fail" and evidence.counts.passed == 0
 
 
 def test_a_case_marked_fresh_gets_an_interpreter_of_its_own(oracle):

@@ -24,7 +24,7 @@ def certify(p: Pursuit, log: Log, keys: Path) -> tuple[bytes, str, str]:
     events = list(log.read(p.record.trajectory_id))
     statement = build_statement(p.task, (*IMPLICIT, *p.task.invariants), events, keyid)
     if isinstance(statement, Uncertifiable):
-        raise EvidenceMissing(f"no certificate can be issued: {'; '.join(statement.problems)}")
+        raise EvidenceMissing(f"no certificate can be issued: {'; '.join(statement.problems)}", effect="settled")
     payloads = [log.payload(digest) for digest in statement.payloads]
     bundle = seal(statement.predicate, key, p.task.document, statement.envelopes, payloads)
     return bundle, keyid, statement.level

@@ -14,7 +14,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import yaml
@@ -58,7 +58,7 @@ from setpoint.kernel.units import (
 
 STDIN: Final = "-"
 
-_RESERVED: Final = ("/workspace", "/sealed", "/proc", "/dev", "/sys")
+_RESERVED: Final = ("/workspace", "/sealed", "/out", "/setpoint", "/proc", "/dev", "/sys")
 _SYSTEM: Final = ("/", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/tmp")
 
 
@@ -240,7 +240,7 @@ class _Builder:
         )
         self.unique(("spec", "done"), spec["done"], "id")
         self.unique(("spec", "invariants"), spec["invariants"], "id")
-        hidden = self.hidden(environment)
+        environment = replace(environment, hidden=self.hidden(environment))
         return Task(
             name=self.canonical["metadata"]["name"],
             goal=Goal(spec["goal"]["text"], tuple(spec["goal"]["forbid"])),
@@ -255,7 +255,6 @@ class _Builder:
             document=self.canonical,
             digest=digest(self.canonical),
             source=self.source,
-            hidden=hidden,
         )
 
     # Environment.

@@ -20,6 +20,7 @@ import msgspec
 from setpoint.adapters.clock import SystemClock
 from setpoint.adapters.stores import open_log, this_owner
 from setpoint.adapters.stores.memory import MemoryLog
+from setpoint.app.base import require_base
 from setpoint.app.certify import certify
 from setpoint.app.manifest import manifests_of
 from setpoint.app.opening import Equipment
@@ -199,6 +200,11 @@ class Runtime:
         exposure = expose(task)
         directory = os.path.dirname(task.source) if task.source else os.getcwd()
         workspace = await asyncio.to_thread(self.equipment.workspace, task, trajectory_id)
+        try:
+            await require_base(task, workspace, self.equipment.sandbox(task.environment.tier))
+        except BaseException:
+            await asyncio.to_thread(workspace.close, keep_staged=False)
+            raise
         journal = Journal(self.log, self.clock, lease, head, Record(trajectory_id=trajectory_id), observer)
         document = journal.store(canonical(task.document))
         journal.emit(

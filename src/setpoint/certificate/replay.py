@@ -147,7 +147,7 @@ class Replay:
         if (self.accepted is None) != (kind == "TaskAccepted"):
             self._say(seq, "the log does not begin with one TaskAccepted, or holds a second one")
             return
-        if kind != "TurnStarted" and event["turn"] != (data["fork_turn"] if kind == "TaskAccepted" else self._number):
+        if kind != "TurnStarted" and event["turn"] != self._number:
             self._say(seq, f"it names turn {event['turn']}, but turn {self._number} is running")
         getattr(self, _STEPS[kind])(event, data)
 
@@ -155,7 +155,6 @@ class Replay:
 
     def _accept(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         self.accepted = data
-        self._number = data["fork_turn"]
         if data["task_digest"] != self.contract.digest or data["name"] != self.contract.name:
             self._say(event["seq"], "the task accepted is not the task of this certificate")
 

@@ -12,7 +12,7 @@ from setpoint.engine.judge import judge_state
 from setpoint.engine.pursuit import Pursuit
 from setpoint.engine.turn import measure_again
 from setpoint.kernel import limits
-from setpoint.kernel.errors import ConflictFault
+from setpoint.kernel.errors import ConflictFault, EvidenceMissing
 from setpoint.kernel.events import (
     Certified,
     CommitPlanned,
@@ -37,7 +37,11 @@ async def succeed(p: Pursuit) -> None:
         await finish(p, "FAILED", "Drifted", "the workspace changed while the task ran; it no longer meets it", 17)
         return
     if p.record.certificate is None:
-        bundle, keyid, level = await asyncio.to_thread(p.certify, p)
+        try:
+            bundle, keyid, level = await asyncio.to_thread(p.certify, p)
+        except EvidenceMissing as fault:
+            await finish(p, "FAILED", "EvidenceMissing", fault.message, 18)
+            return
         p.journal.emit(Certified(certificate=p.journal.store(bundle), keyid=keyid, level=level))
     await finish(p, "COMPLETED", "Converged", "every criterion is met and every invariant holds", 0)
 

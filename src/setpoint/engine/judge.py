@@ -89,14 +89,14 @@ def _candidate(p: Pursuit, view: View, changes: ChangeSet, base: bool) -> Candid
         for line in record.evidence.values()
         if line.fingerprint == changes.fingerprint
     }
-    baseline = {address.split("/", 1)[1]: {"collected": n} for address, n in record.baseline_counts.items()}
+    baseline = {address.split("/", 1)[1]: {"collected": n.collected} for address, n in record.baseline_counts.items()}
     spent = {"tokens": record.spent.tokens, "usd_micros": record.spent.usd_micros}
     return Candidate(view, changes, changes.fingerprint, state, baseline, {"turn": record.turn, "spent": spent}, base)
 
 
 def _baseline(p: Pursuit, check: Check) -> Counts | None:
-    collected = p.record.baseline_counts.get(check.address)
-    return None if collected is None else Counts(collected, 0, 0, 0, 0)
+    kept = p.record.baseline_counts.get(check.address)
+    return None if kept is None else Counts(kept.collected, kept.passed, kept.failed, kept.errors, kept.skipped)
 
 
 def _skipped(check: Check, changes: ChangeSet, cause: str, distance: int) -> Evidence:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from setpoint.engine.journal import Scribe
 from setpoint.kernel import limits
-from setpoint.kernel.contract import Task
+from setpoint.kernel.contract import Environment, Task
 from setpoint.kernel.ruling import Permit
 from setpoint.kernel.trajectory import Record
 from setpoint.phases.p1_context.projection import FileCopy, surroundings
@@ -27,8 +27,14 @@ async def read_surroundings(p: Pursuit) -> list[Part]:
     return await asyncio.to_thread(_read_surroundings, p)
 
 
+def is_hidden(environment: Environment, path: str) -> bool:
+    """Whether a resolved path is, or lies below, one that no action may see."""
+    return any(path == hidden or path.startswith(hidden + "/") for hidden in environment.hidden)
+
+
 def _read_surroundings(p: Pursuit) -> list[Part]:
     entries, cut = p.workspace.listing(limits.MAP_ENTRIES_MAX)
+    entries = [entry for entry in entries if not is_hidden(p.task.environment, entry.path)]
     files = [
         FileCopy(path, p.workspace.read(ResolvedPath(path), limits.FILE_READ_BYTES_MAX))
         for path in reversed(p.record.working)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from setpoint.engine.judge import judge_state, record_changes
-from setpoint.engine.pursuit import Pursuit
+from setpoint.engine.pursuit import Pursuit, is_hidden
 from setpoint.kernel import limits
 from setpoint.kernel.budget import Stage
 from setpoint.kernel.delta import Progress, measure
@@ -60,7 +60,7 @@ from setpoint.phases.p4_dispatch.run import Bench
 from setpoint.phases.p5_evidence.implicit import IMPLICIT
 from setpoint.phases.p5_evidence.observe import shape
 from setpoint.phases.p6_verdict.completion import RollBack, corrective_note, decide
-from setpoint.ports.proposer import Context
+from setpoint.ports.proposer import Context, RouteLimits
 from setpoint.ports.workspace import ChangeSet
 
 
@@ -164,7 +164,7 @@ async def _ask_model(p: Pursuit, context: Context) -> bool:
     deadline = min(limits.MODEL_CALL_MS_MAX, max(1, p.wall_ms_left()))
     answer = await invoke(proposer, context, deadline, p.clock)
     if isinstance(answer, Failed):
-        await _model_failed(p, answer, proposer.route)
+        await _model_failed(p, answer, proposer.route, proposer.limits)
         return False
     reply = answer.reply
     inline, ref = p.journal.spill_json(_storable(reply.document()))
@@ -186,7 +186,7 @@ async def _ask_model(p: Pursuit, context: Context) -> bool:
     return True
 
 
-async def _model_failed(p: Pursuit, answer: Failed, route: str) -> None:
+async def _model_failed(p: Pursuit, answer: Failed, route: str, costs: RouteLimits) -> None:
     fault, usage = answer.fault, answer.fault.usage
     spent = usage if isinstance(usage, Usage) else Usage()
     p.journal.emit(
@@ -197,7 +197,7 @@ async def _model_failed(p: Pursuit, answer: Failed, route: str) -> None:
             input_tokens=spent.input_tokens,
             output_tokens=spent.output_tokens,
             cached_tokens=spent.cached_tokens,
-            usd_micros=spent.usd_micros or 0,
+            usd_micros=price(spent, costs),
             latency_ms=answer.latency_ms,
             retry_after_ms=fault.retry_after_ms or 0,
             cursor=fault.cursor,
@@ -281,9 +281,7 @@ def _resolved(p: Pursuit, call: Call | Malformed) -> str | None:
         return None
     typed = call.arguments.get(tool.path_argument)
     path = p.workspace.resolve(typed) if isinstance(typed, str) else None
-    if path is not None and any(path == hidden or path.startswith(hidden + "/") for hidden in p.task.hidden):
-        return None
-    return path
+    return None if path is not None and is_hidden(p.task.environment, path) else path
 
 
 def _rule(

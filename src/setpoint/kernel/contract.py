@@ -80,6 +80,7 @@ class Environment:
     tier: Tier = "namespaces"
     network: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    hidden: tuple[str, ...] = ()  # workspace-relative paths no action may see: the manifest, sealed files (L9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,6 @@ class Task:
     document: dict[str, Any]
     digest: str
     source: str | None = None  # the file it came from
-    hidden: tuple[str, ...] = ()  # workspace-relative paths no action may see: the manifest, sealed files (L9)
 
     def grant(self, tool: str) -> ToolGrant | None:
         return next((grant for grant in self.actions if grant.tool == tool), None)

@@ -251,7 +251,7 @@ class RolledBack(Event, frozen=True):
 
 
 class TurnEnded(Event, frozen=True):
-    """The turn is over. ``outcome`` is kept | rolled_back | unchanged | acted | refused | model_failed | asked | finished."""
+    """The turn is over. ``outcome`` is kept | rolled_back | unchanged | acted | refused | model_failed | asked."""
 
     outcome: str
 

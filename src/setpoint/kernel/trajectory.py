@@ -96,6 +96,16 @@ class EvidenceLine(msgspec.Struct, frozen=True, array_like=True):
     seq: int
 
 
+class BaselineCounts(msgspec.Struct, frozen=True, array_like=True):
+    """What a check counted on the base; later states may not count less (CASES G1, G2)."""
+
+    collected: int
+    passed: int
+    failed: int
+    errors: int
+    skipped: int
+
+
 class Best(msgspec.Struct, frozen=True, array_like=True):
     """The best savepoint so far."""
 
@@ -190,7 +200,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     evidence: dict[str, EvidenceLine] = {}  # of the newest state judged
     kept_evidence: dict[str, EvidenceLine] = {}  # of the newest savepoint; comes back with a roll-back
     best_evidence: dict[str, EvidenceLine] = {}
-    baseline_counts: dict[str, int] = {}
+    baseline_counts: dict[str, BaselineCounts] = {}
     # Progress rules
     recent: tuple[Seen, ...] = ()
     blocked: tuple[str, ...] = ()
@@ -323,7 +333,8 @@ def _authorized(record: Record, turn: int, event: Authorized) -> Record:
 
 
 def _refused(record: Record, turn: int, event: Refused) -> Record:
-    seen = Seen(turn, event.call_digest or event.reason, record.attempt_state, event.reason)
+    what = event.call_digest or digest_bytes(f"{event.pointer} {event.message}".encode())[7:39]
+    seen = Seen(turn, what, record.attempt_state, event.reason)
     shown = Shown(turn, event.ordinal, event.tool, "REFUSED", None, f"{event.reason}: {event.message}"[:2000])
     return replace(record, recent=_recent(record, seen), shown=_shown(record, shown))
 
@@ -382,7 +393,8 @@ def _evidence(record: Record, turn: int, event: EvidenceRecorded) -> Record:
     )
     baseline = record.baseline_counts
     if event.phase == "baseline" and event.collected is not None:
-        baseline = {**baseline, event.check: event.collected}
+        counts = BaselineCounts(event.collected, event.passed, event.failed, event.errors, event.skipped)
+        baseline = {**baseline, event.check: counts}
     return replace(record, evidence={**record.evidence, event.check: line}, baseline_counts=baseline)
 
 
@@ -556,7 +568,8 @@ def _lease(record: Record, turn: int, event: LeaseClaimed) -> Record:
 
 
 def _drift(record: Record, turn: int, event: DriftFound) -> Record:
-    return record
+    # The state judged is not the state that is there: every evidence is stale (law L4).
+    return replace(record, evidence={}) if event.what == "workspace" else record
 
 
 def _checkpoint(record: Record, turn: int, event: CheckpointWritten) -> Record:

@@ -2,6 +2,7 @@
 
 Promises every adapter keeps (each sentence has a conformance test):
 
+- A path in ``hidden`` that exists in the view is there as an empty directory or an unreadable file, read-only.
 - The action sees the view at ``/workspace``, the mounts, ``/usr`` and the system's libraries, a private
   ``/tmp`` and nothing else of the host; the environment is exactly the fixed minimum plus ``env``.
 - ``run`` returns only after every process the action started is dead, also those that daemonised.
@@ -85,6 +86,7 @@ class Action:
     network: tuple[str, ...] = ()  # host:port allow-list; empty means none at all
     stdin: bytes | None = None
     cwd: str = WORKSPACE_AT
+    hidden: tuple[str, ...] = ()  # workspace-relative paths shown empty and unwritable, where they exist
     out_at: str | None = None  # a writable directory whose small files come back in ``Finished.files``
 
 

@@ -93,6 +93,7 @@ class _Steps:
             mounts=(*self.environment.mounts, Mount(INSIDE, INSIDE_AT)),
             toolchain=self.environment.toolchain,
             stdin=json.dumps({"calls": calls}).encode(),
+            hidden=self.environment.hidden,
             out_at=OUT_AT,
         )
         return await self._run(action, "the candidate", "outcomes.json")
@@ -233,4 +234,6 @@ def _weigh(cases: list[dict[str, Any]], outcomes: list[dict[str, Any]], said: li
     counts = Counts(len(cases), len(cases) - wrong, wrong - died, died, 0)
     if not wrong:
         return Judgement.passing(counts)
-    return Judgement.failing(f"{wrong} of {len(cases)} cases are wrong", wrong, counts, bounded(failures))
+    # Distance 1, not the number: the inputs are drawn anew for every state, so their number wrong is chance, and a
+    # lucky draw must not look like progress (CASES C2).
+    return Judgement.failing(f"{wrong} of {len(cases)} cases are wrong", 1, counts, bounded(failures))

@@ -106,6 +106,7 @@ def command_action(
         mounts=tuple(mounts),
         toolchain=environment.toolchain,
         stdin=f"{report_name}\n".encode() if sealed_pytest else None,
+        hidden=environment.hidden,
         out_at=OUT_AT,
     )
 

@@ -18,8 +18,9 @@ import msgspec
 
 from setpoint.kernel import limits
 from setpoint.kernel.contract import Criterion, Invariant, Task
-from setpoint.kernel.events import Item, Ref
-from setpoint.kernel.trajectory import EvidenceLine, Record, Shown
+from setpoint.kernel.disclosure import UNDISCLOSED, disclosed_data, disclosed_line
+from setpoint.kernel.events import Ref
+from setpoint.kernel.trajectory import Record, Shown
 from setpoint.phases.p1_context.compaction import clamp, fit
 from setpoint.phases.p1_context.framing import frame
 from setpoint.ports.proposer import Context, Part, ToolSpec, Zone
@@ -94,7 +95,7 @@ def project(
         sum(part.tokens for part in parts),
         digest,
         cursor,
-        tuple(_item_data(task, item) for item in _visible_items(task, record)),
+        tuple(dict(data) for item in record.items if (data := disclosed_data(task, item)) is not None),
         record.notes,
     )
 
@@ -168,54 +169,16 @@ def _state_text(task: Task, record: Record, turn: int, stage: str) -> str:
     if stage == "restrict":
         lines.append("Over 90 % of the budget is spent: only reads, questions and the claim are permitted now.")
     lines += ["", "# Open (delta)"]
-    lines += [
-        _item_text(task, record, item.address, item.distance, item.reason) for item in _visible_items(task, record)
-    ]
-    hidden = len(record.items) - len(_visible_items(task, record))
-    if hidden:
-        lines.append("- a check that is not disclosed")
+    said = [disclosed_line(task, item, record.evidence.get(item.address)) for item in record.items]
+    lines += [f"- {line}" for line in said if line is not None]
+    if None in said:
+        lines.append(f"- {UNDISCLOSED}")
     if not record.items:
         lines.append("- nothing")
     if record.notes:
         lines += ["", "# Notes"]
         lines += [f"- {note}" for note in record.notes]
     return _printable("\n".join(lines))
-
-
-def _visible_items(task: Task, record: Record) -> list[Item]:
-    hidden = {check.address for check in (*task.done, *task.invariants) if check.disclose == "none"}
-    return [item for item in record.items if item.address not in hidden]
-
-
-def _policy(task: Task, address: str) -> str:
-    check = next((c for c in (*task.done, *task.invariants) if c.address == address), None)
-    return check.disclose if check is not None else "full"
-
-
-def _item_data(task: Task, item: Item) -> dict[str, object]:
-    if _policy(task, item.address) == "full":
-        return {"address": item.address, "hard": item.hard, "distance": item.distance, "reason": item.reason}
-    return {"address": item.address, "hard": item.hard}
-
-
-def _item_text(task: Task, record: Record, address: str, distance: int, reason: str) -> str:
-    policy = _policy(task, address)
-    line = record.evidence.get(address)
-    if policy == "verdict" or line is None:
-        return f"- {address}: not met"
-    return f"- {address}: {_disclosed(line, policy, distance, reason)}"
-
-
-def _disclosed(line: EvidenceLine, policy: str, distance: int, reason: str) -> str:
-    text = f"{line.verdict}, distance {distance}"
-    if policy == "names":
-        names = [name for name, _ in line.failures]
-        return text + (f"; failing: {', '.join(names)}" if names else "")
-    if reason:
-        text += f"; {reason}"
-    for name, message in line.failures:
-        text += f"\n  {name}: {message}"
-    return text
 
 
 def _observation(shown: Shown, chars: int, load: Callable[[Ref], bytes]) -> Part:

@@ -63,6 +63,7 @@ async def _shell(arguments: Mapping[str, Any], bench: Bench, wall_ms_left: int) 
         environment.mounts,
         environment.toolchain,
         environment.network,
+        hidden=environment.hidden,
     )
     try:
         return _of_finished(await bench.sandbox.run(action), wall)

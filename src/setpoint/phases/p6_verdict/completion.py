@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from setpoint.kernel import limits
-from setpoint.kernel.contract import OracleCheck, RunCheck, Task
+from setpoint.kernel.contract import Task
 from setpoint.kernel.delta import Progress
+from setpoint.kernel.disclosure import UNDISCLOSED, disclosed_word
 from setpoint.kernel.events import Item
 from setpoint.kernel.trajectory import EvidenceLine
 
@@ -35,23 +36,8 @@ def decide(progress: Progress, items: tuple[Item, ...], broken_post: str | None,
 
 def corrective_note(task: Task, items: tuple[Item, ...], evidence: dict[str, EvidenceLine], lead: str) -> str:
     """One short note that names what failed as far as each check's disclosure allows; never the failed text."""
-    words: list[str] = []
-    undisclosed = 0
-    checks = {check.address: check for check in (*task.done, *task.invariants)}
-    for item in items:
-        check = checks.get(item.address)
-        policy = check.disclose if check is not None else "full"
-        if policy == "none":
-            undisclosed += 1
-            continue
-        word = item.address
-        line = evidence.get(item.address)
-        if policy in ("names", "full") and line is not None and line.failures:
-            word += f" ({', '.join(name for name, _ in line.failures[:4])})"
-        elif policy == "full" and item.reason and not (check and isinstance(check.predicate, (RunCheck, OracleCheck))):
-            # What a command printed may quote the failed text; our own reasons do not.
-            word += f" ({item.reason[:160]})"
-        words.append(word)
-    if undisclosed:
-        words.append("a check that is not disclosed")
+    said = [disclosed_word(task, item, evidence.get(item.address)) for item in items]
+    words = [word for word in said if word is not None]
+    if None in said:
+        words.append(UNDISCLOSED)
     return f"{lead}: {'; '.join(words)}"[: limits.NOTE_CHARS_MAX]
