@@ -71,7 +71,7 @@ class _Check:
         return [] if self._same_leaf(fd, name, st, line) else [path]
 
     def _same_leaf(self, fd: int, name: bytes, st: os.stat_result, line: Line) -> bool:
-        if line.ident == Ident.of(st) and not line.racy:
+        if line.ident == Ident.of(st) and (not line.racy or line.kind == "s"):
             return True
         now = treedigest.line_of(fd, name, st, self.now_ns)
         return (now.kind, now.mode, now.digest) == (line.kind, line.mode, line.digest) and line.kind != "s"

@@ -200,6 +200,8 @@ class CopyWorkspace(LayeredWorkspace):
                     objects.make_whiteout(up, name)
                 continue
             st = os.stat(name, dir_fd=tree, follow_symlinks=False)
+            if lower is not None and objects.is_special(st.st_mode) and lower.st.st_mode == st.st_mode:
+                continue  # the user's own fifo or socket, only young
             objects.refuse_forbidden(below, st)
             if not stat.S_ISDIR(st.st_mode):
                 objects.copy_leaf(tree, name, up, name, st, ours=True)

@@ -32,7 +32,7 @@ def _raise(path: bytes) -> None:
 
 
 def open_dir_beneath(root_fd: int, path: bytes) -> int:
-    """A descriptor of the directory ``path`` below ``root_fd``; no component may be a link or ``..``.
+    """A descriptor of the directory ``path`` below ``root_fd``; no component may be a link and none may lead out.
 
     Raises ELOOP when a component is a symlink, ENOTDIR when one is another file, EXDEV on ``..`` that leaves.
     """

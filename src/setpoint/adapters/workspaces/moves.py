@@ -137,17 +137,26 @@ class _Run:
         finally:
             os.close(fd)
 
-    def unlock(self, dresses: tuple[Dress, ...]) -> None:
+    def unlock(self, dresses: tuple[Dress, ...], *, back: bool) -> None:
         for dress in sorted(dresses, key=lambda d: d.path):
-            with self.directory(dress.path) as fd:
+            with self.theirs_stays(back), self.directory(dress.path) as fd:
                 mode = os.fstat(fd).st_mode
                 if locks_us_out(mode):
                     os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(mode) | 0o700)
                     self.crash("unlocked")
 
+    @contextmanager
+    def theirs_stays(self, back: bool) -> Iterator[None]:
+        """On the way back a directory that somebody replaced or removed is theirs, and no reason to stop."""
+        try:
+            yield
+        except Diverged:
+            if not back:
+                raise
+
     def dress(self, dresses: tuple[Dress, ...], *, back: bool) -> None:
         for dress in sorted(dresses, key=lambda d: d.path, reverse=True):
-            with self.directory(dress.path) as path_fd:
+            with self.theirs_stays(back), self.directory(dress.path) as path_fd:
                 fd = os.open(f"/proc/self/fd/{path_fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
                     packed = dress.old_attributes if back else dress.new_attributes
@@ -268,6 +277,19 @@ class _Run:
     # Back.
 
     def back(self, move: Move) -> None:
+        try:
+            self._back(move)
+        except Diverged:
+            if self._was_begun(move):
+                raise
+
+    def _was_begun(self, move: Move) -> bool:
+        slot = b"%d" % move.slot
+        if move.new is not None:
+            return not _is_inode(objects.lstat(self.new_fd, slot), move.new)
+        return objects.lstat(self.old_fd, slot) is not None
+
+    def _back(self, move: Move) -> None:
         slot = b"%d" % move.slot
         with self.parent(move.path) as (fd, name):
             present = objects.lstat(fd, name)
@@ -347,7 +369,7 @@ def _run(target_fd: int, home_fd: int, crash: CrashPoint) -> Iterator[_Run]:
 def roll_forward(target_fd: int, home_fd: int, what: MoveSet, crash: CrashPoint = no_crash) -> None:
     """Complete ``what`` below ``target_fd``; durable on return. Raises Diverged; then call ``roll_back``."""
     with _run(target_fd, home_fd, crash) as run:
-        run.unlock(what.dresses)
+        run.unlock(what.dresses, back=False)
         for move in what.moves:
             run.forward(move)
         run.dress(what.dresses, back=False)
@@ -362,7 +384,7 @@ def roll_back(target_fd: int, home_fd: int, what: MoveSet, crash: CrashPoint = n
     """
     stuck: Diverged | None = None
     with _run(target_fd, home_fd, crash) as run:
-        run.unlock(what.dresses)
+        run.unlock(what.dresses, back=True)
         for move in reversed(what.moves):
             try:
                 run.back(move)
