@@ -286,20 +286,23 @@ class Runtime:
         return found
 
     async def _until_killed(self, body: Coroutine[Any, Any, Record], journal: Journal) -> Record:
-        """The loop, beside a watch that renews the lease and looks for a kill."""
+        """The loop, beside a watch that renews the lease and looks for a kill.
+
+        Whatever ends the wait (a result, a kill, a lost lease, a cancelled caller), both tasks are over when this
+        returns, so that nothing works on ports that are being closed.
+        """
         loop = asyncio.create_task(body)
         watch = asyncio.create_task(self._watch(journal))
-        done, _ = await asyncio.wait({loop, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if loop in done:
-            watch.cancel()
-            await asyncio.wait({watch})
+        try:
+            await asyncio.wait({loop, watch}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            loop_ended = loop.done()
+            for task in (loop, watch):
+                task.cancel()
+            await asyncio.gather(loop, watch, return_exceptions=True)
+        if loop_ended:
             return loop.result()
-        loop.cancel()
-        await asyncio.wait({loop})
-        fault = watch.exception()
-        if fault is not None:
-            raise fault
-        return await self._killed(journal, watch.result())
+        return await self._killed(journal, watch.result())  # raises when the lease was lost
 
     async def _watch(self, journal: Journal) -> tuple[str, Request, int]:
         """Returns the kill request. Raises LeaseLost when another worker took over."""
