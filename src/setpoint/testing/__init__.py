@@ -1,0 +1,69 @@
+"""The public test kit: a model by script or on loopback, a clock by hand, a crash at any event, ports in memory.
+
+Each name is fetched when it is first used, so a test that needs a clock loads no server.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from setpoint.testing.clock import FakeClock
+    from setpoint.testing.crash import Crash, CrashingLog, DiaryLog
+    from setpoint.testing.memory_workspace import MemoryWorkspace
+    from setpoint.testing.model_server import Bytes, Drop, Fail, Hang, ModelServer, Received, Say, Step, ToolCall
+    from setpoint.testing.replies import ScriptedReplies, call, claim, raw, reply
+    from setpoint.testing.stubs import EndlessProposer, FixedVerifier, ReplyProposer, StillWorkspace
+    from setpoint.testing.trees import TreeSandbox, TreeVerifier
+
+__all__ = [
+    "Bytes",
+    "Crash",
+    "CrashingLog",
+    "DiaryLog",
+    "Drop",
+    "EndlessProposer",
+    "Fail",
+    "FakeClock",
+    "FixedVerifier",
+    "Hang",
+    "MemoryWorkspace",
+    "ModelServer",
+    "Received",
+    "ReplyProposer",
+    "Say",
+    "ScriptedReplies",
+    "Step",
+    "StillWorkspace",
+    "ToolCall",
+    "TreeSandbox",
+    "TreeVerifier",
+    "call",
+    "claim",
+    "raw",
+    "reply",
+]
+
+_NAMES = {
+    "clock": ("FakeClock",),
+    "crash": ("Crash", "CrashingLog", "DiaryLog"),
+    "memory_workspace": ("MemoryWorkspace",),
+    "model_server": ("Bytes", "Drop", "Fail", "Hang", "ModelServer", "Received", "Say", "Step", "ToolCall"),
+    "replies": ("ScriptedReplies", "call", "claim", "raw", "reply"),
+    "stubs": ("EndlessProposer", "FixedVerifier", "ReplyProposer", "StillWorkspace"),
+    "trees": ("TreeSandbox", "TreeVerifier"),
+}
+_PLACES = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'setpoint.testing' has no attribute {name!r}")
+    value = getattr(import_module(f"setpoint.testing.{_PLACES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
