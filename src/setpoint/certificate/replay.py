@@ -335,6 +335,7 @@ class Replay:
             self.counts["refusals"] -= len(turn.refused)
             self.counts["claims_rejected"] -= turn.claim_rejected
             self._turn = _Turn(proposed=turn.proposed, intents=turn.intents)
+            self.verdicts.restore(savepoint, self._standing)
         else:
             self.counts["rollbacks"] += 1
             turn.rolled_back = True

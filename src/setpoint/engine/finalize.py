@@ -109,7 +109,9 @@ async def fail(p: Pursuit, reason: str, message: str, code: int) -> None:
     record = p.record
     best = record.best
     if best is not None and record.savepoint != best.savepoint:
-        await restore_best(p, "stall", "")
+        roll_back_to_best(p, "stall")
+        await p.journal.barrier()
+        await asyncio.to_thread(p.workspace.restore, best.savepoint)
         best = p.record.best
     if p.task.policy.commit == "progress" and best is not None and best.savepoint > 0 and best.progress[0] == 0:
         await commit_progress(p, reason, message, code)
@@ -147,16 +149,12 @@ async def finish(p: Pursuit, state: str, reason: str, message: str, code: int) -
     await p.journal.barrier()
 
 
-async def restore_best(p: Pursuit, reason: str, note: str, blocked: str = "") -> None:
-    """Back to the best savepoint: the event first, then the workspace, so that a crash in between only repeats it."""
-    record = p.record
-    best = record.best
+def roll_back_to_best(p: Pursuit, reason: str) -> None:
+    """The record goes back to the best savepoint, with its delta. The caller makes that durable, then restores the
+    workspace: a crash in between is mended by ``recovery.settle``."""
+    best = p.record.best
     assert best is not None
-    p.journal.emit(
-        RolledBack(savepoint=best.savepoint, fingerprint=best.fingerprint, reason=reason, note=note, blocked=blocked)
-    )
-    await p.journal.barrier()
-    await asyncio.to_thread(p.workspace.restore, best.savepoint)
+    p.journal.emit(RolledBack(savepoint=best.savepoint, fingerprint=best.fingerprint, reason=reason))
     measure_again(p)
 
 

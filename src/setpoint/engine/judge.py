@@ -10,6 +10,7 @@ from setpoint.kernel.contract import Level
 from setpoint.kernel.delta import measure
 from setpoint.kernel.events import ChangeItem, ChangesObserved, DeltaMeasured, EvidenceRecorded, FailureItem
 from setpoint.kernel.evidence import Counts, Evidence
+from setpoint.kernel.spelling import one_line
 from setpoint.phases.p5_evidence.implicit import IMPLICIT, judge_implicit
 from setpoint.phases.p5_evidence.order import SKIPPED, Check, stages
 from setpoint.ports.sandbox import View
@@ -108,7 +109,7 @@ def _skipped(check: Check, changes: ChangeSet, cause: str, distance: int) -> Evi
 def _record(p: Pursuit, evidence: Evidence, phase: str) -> None:
     counts = evidence.counts
     failures = [
-        FailureItem(_text(failure.name)[:300], _text(failure.message)[: limits.FAILURE_CHARS_MAX])
+        FailureItem(one_line(failure.name)[:300], _text(failure.message)[: limits.FAILURE_CHARS_MAX])
         for failure in evidence.failures[: limits.FAILURES_RECORDED_MAX]
     ]
     p.journal.emit(

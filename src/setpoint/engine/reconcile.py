@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from setpoint.engine.control import apply_controls
-from setpoint.engine.finalize import fail, restore_best, succeed
+from setpoint.engine.finalize import fail, roll_back_to_best, succeed
 from setpoint.engine.journal import Journal
 from setpoint.engine.judge import judge_state
 from setpoint.engine.pursuit import Pursuit
@@ -46,6 +46,9 @@ async def converge(p: Pursuit) -> Record:
                 continue
             if record.route_index >= len(record.models):
                 await _routes_exhausted(p)
+                continue
+            if record.halted:
+                await fail(p, "Stalled", record.halted, 11)
                 continue
             if await _stalled(p):
                 continue
@@ -112,25 +115,32 @@ async def _stalled(p: Pursuit) -> bool:
 
 
 async def _backtrack(p: Pursuit, reason: str, message: str) -> None:
-    """Best savepoint, block list, next step of ``policy.on_stall``: another route, a person, or the end."""
+    """Back to the best savepoint, and the next step of ``policy.on_stall``: another route, a person, or the end.
+
+    All of it is decided before any of it is durable, and becomes durable at once: a crash cannot take the roll-back
+    without the step that follows it.
+    """
     p.journal.emit(Stalled(tier="backtrack", reason=reason, message=f"back to the best savepoint: {message}"))
-    await restore_best(p, "stall", "")
+    roll_back_to_best(p, "stall")
+    _next_step(p, reason, message)
+    await p.journal.barrier()
+    await asyncio.to_thread(p.workspace.restore, p.record.savepoint)
+
+
+def _next_step(p: Pursuit, reason: str, message: str) -> None:
     for step in p.task.policy.on_stall:
         if step == "next_model":
             following = next_route(p.record, reason)
             if isinstance(following, NextRoute):
                 p.journal.emit(Routed(route=p.record.models[following.index], index=following.index, reason=reason))
-                await p.journal.hand_over()
                 return
         elif step == "ask" and p.record.question is None:
             blocking = ", ".join(item.address for item in p.record.items)
             question = f"No progress ({message}). Still open: {blocking}. How shall it go on?"
             p.journal.emit(Stalled(tier="ask", reason=reason, message=""))
             p.journal.emit(QuestionAsked(question_id=f"s{p.record.turn}", question=question, source="runtime"))
-            await p.journal.barrier()
             return
-    p.journal.emit(Stalled(tier="halt", reason=reason, message=""))
-    await fail(p, "Stalled", f"stalled ({reason}): {message}", 11)
+    p.journal.emit(Stalled(tier="halt", reason=reason, message=message))
 
 
 async def _routes_exhausted(p: Pursuit) -> None:

@@ -33,9 +33,9 @@ async def settle(p: Pursuit) -> None:
                 note="",
             )
         )
-        await p.journal.barrier()
-    elif record.state in ("READY", "PAUSED") and record.measured != record.fingerprint:
-        measure_again(p)  # the crash came between a roll-back and its delta
+    if p.record.measured != record.fingerprint:
+        measure_again(p)  # the newest delta is of an attempt that is gone
+    await p.journal.hand_over()
 
 
 async def roll_back_to(p: Pursuit, savepoint: int, by: str) -> Record:

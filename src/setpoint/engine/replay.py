@@ -21,6 +21,7 @@ from setpoint.engine.journal import Journal
 from setpoint.engine.pursuit import Pursuit
 from setpoint.engine.reading import apply
 from setpoint.engine.reconcile import converge
+from setpoint.engine.recovery import settle
 from setpoint.kernel.contract import Criterion, Invariant, Level, Task
 from setpoint.kernel.errors import ConflictFault, ProposerFault, ReplayDiverged
 from setpoint.kernel.events import (
@@ -37,7 +38,6 @@ from setpoint.kernel.events import (
     ModelReplied,
     Ref,
     Refused,
-    RolledBack,
     ToolResult,
     TurnStarted,
     decode,
@@ -89,6 +89,7 @@ async def replay(task: Task, log: Log, trajectory_id: str, tools: dict[str, Tool
         try:
             if tape.record.is_terminal or tape.at_end:
                 break
+            await settle(pursuit)
             await converge(pursuit)
             if not tape.at_end and tape.record.state != "PAUSED" and not tape.record.is_terminal:
                 raise tape.divergence("the loop ended")
@@ -153,8 +154,7 @@ class Tape:
         while self.position < len(self.events):
             stored = self.events[self.position]
             event = decode(stored.type, stored.data)
-            resumed = isinstance(event, RolledBack) and event.reason == "interrupted"
-            if stored.type in EXTERNAL or resumed or _is_kill(event, self._record):
+            if stored.type in EXTERNAL or _is_kill(event, self._record):
                 self._fold(stored)
             else:
                 return

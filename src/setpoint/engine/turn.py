@@ -39,7 +39,7 @@ from setpoint.kernel.events import (
     TurnEnded,
     TurnStarted,
 )
-from setpoint.kernel.keys import call_key
+from setpoint.kernel.keys import call_key, short_digest
 from setpoint.kernel.proposal import ASK_TOOL, CLAIM_TOOL, Call, Malformed, Proposal, Reply, Usage
 from setpoint.kernel.ruling import Hold, Permit, Refusal
 from setpoint.phases.p1_context.projection import (
@@ -281,7 +281,9 @@ def _resolved(p: Pursuit, call: Call | Malformed) -> str | None:
         return None
     typed = call.arguments.get(tool.path_argument)
     path = p.workspace.resolve(typed) if isinstance(typed, str) else None
-    return None if path is not None and is_hidden(p.task.environment, path) else path
+    if path is None or is_hidden(p.task.environment, path):
+        return None
+    return path or "."  # the workspace itself, in a form that the log can tell from "outside"
 
 
 def _rule(
@@ -299,7 +301,7 @@ async def _dispatch(p: Pursuit, permit: Permit) -> str | None:
         Authorized(
             ordinal=call.ordinal,
             tool=call.name,
-            call_digest=_short(call.digest),
+            call_digest=short_digest(call.digest),
             effect=permit.effect,
             items=list(permit.items),
             path=_text(permit.path or ""),
@@ -313,7 +315,7 @@ async def _dispatch(p: Pursuit, permit: Permit) -> str | None:
         ToolIntent(
             ordinal=call.ordinal,
             tool=call.name,
-            call_digest=_short(call.digest),
+            call_digest=short_digest(call.digest),
             key=key,
             effect=permit.effect,
             arguments=arguments,
@@ -448,7 +450,7 @@ def _refused(refusal: Refusal, path: str | None = None) -> Refused:
         reason=refusal.reason,
         message=_text(refusal.message),
         pointer=_text(refusal.pointer),
-        call_digest=_short(refusal.call_digest),
+        call_digest=short_digest(refusal.call_digest),
         path=_text(path or ""),
     )
 
@@ -465,11 +467,6 @@ def _variables(p: Pursuit) -> dict[str, Any]:
         "baseline": {},
         "changes": [{"path": path} for path in record.paths],
     }
-
-
-def _short(digest: str) -> str:
-    """128 bits of a digest: enough to tell calls of one trajectory apart, half the bytes in every event."""
-    return digest.removeprefix("sha256:")[:32]
 
 
 def _text(text: str) -> str:

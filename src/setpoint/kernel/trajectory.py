@@ -211,11 +211,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     cycled: bool = False  # the newest savepoint was seen before
     attempt_state: str = ""  # fingerprint plus the calls dispatched in this turn
     stall_tier: int = 0
+    halted: str = ""  # why no further way is tried; the trajectory is about to end
     # What the next prompt may hold
     notes: tuple[str, ...] = ()
     shown: tuple[Shown, ...] = ()
     working: tuple[str, ...] = ()  # files the model works on, newest last; their text is read afresh every turn
     calls_by_tool: dict[str, int] = {}
+    turn_calls: dict[str, int] = {}  # of these, the ones of the present turn
     # Pending
     reply: PendingReply | None = None
     attempt: int = 1  # of the present turn's dispatches
@@ -277,6 +279,7 @@ def _turn_started(record: Record, turn: int, event: TurnStarted) -> Record:
         spent=replace(record.spent, elapsed_ms=event.elapsed_ms),
         attempt_state=record.fingerprint,
         attempt=1,
+        turn_calls={},
         reply=None,
     )
 
@@ -340,7 +343,7 @@ def _refused(record: Record, turn: int, event: Refused) -> Record:
 
 
 def _intent(record: Record, turn: int, event: ToolIntent) -> Record:
-    calls = record.calls_by_tool
+    calls, turn_calls = record.calls_by_tool, record.turn_calls
     attempt_state = record.attempt_state
     if event.effect not in ("pure", "read"):
         attempt_state = digest_bytes((attempt_state + event.call_digest).encode())[7:39]
@@ -351,6 +354,7 @@ def _intent(record: Record, turn: int, event: ToolIntent) -> Record:
         attempt_state=attempt_state,
         attempt=event.attempt,
         calls_by_tool={**calls, event.tool: calls.get(event.tool, 0) + 1},
+        turn_calls={**turn_calls, event.tool: turn_calls.get(event.tool, 0) + 1},
     )
 
 
@@ -437,14 +441,10 @@ def _kept(record: Record, turn: int, event: SavepointKept) -> Record:
 
 
 def _rolled_back(record: Record, turn: int, event: RolledBack) -> Record:
-    if event.reason == "interrupted":  # a crash: the recorded reply is dispatched again from the savepoint
-        return replace(
-            record,
-            state="CALLING_MODEL",
-            in_flight=(),
-            attempt=record.attempt + 1,
-            attempt_state=record.fingerprint,
-        )
+    if event.reason == "interrupted":
+        return _interrupted(record, turn)
+    # A stall or a person ended this way of going on; the next one is judged by its own repetitions.
+    afresh = event.reason in ("stall", "operator")
     best = record.best
     evidence = record.kept_evidence
     if event.savepoint != record.savepoint:
@@ -459,20 +459,41 @@ def _rolled_back(record: Record, turn: int, event: RolledBack) -> Record:
         blocked=_blocked(record, event.blocked),
         # The failed attempt leaves the prompt: its observations go, one note stays (law L5).
         shown=tuple(shown for shown in record.shown if shown.turn != turn),
-        still=0 if event.reason in ("stall", "operator") else record.still + 1,
+        still=0 if afresh else record.still + 1,
+        recent=() if afresh else record.recent,
         cycled=False,
+    )
+
+
+def _interrupted(record: Record, turn: int) -> Record:
+    """A crash: the recorded reply is ruled on and dispatched again from the savepoint, as if it were the first time.
+
+    What the dead attempt left behind counts for nothing, else a crash would spend a call, look like a repetition, or
+    judge by the evidence of a state that is gone.
+    """
+    begun = replace(record, state=_to(record, "READY"))  # back at the boundary, and at once into the turn again
+    calls = {tool: count - record.turn_calls.get(tool, 0) for tool, count in record.calls_by_tool.items()}
+    return replace(
+        begun,
+        state=_to(begun, "CALLING_MODEL"),
+        in_flight=(),
+        attempt=record.attempt + 1,
+        attempt_state=record.fingerprint,
+        evidence=record.kept_evidence,
+        recent=tuple(seen for seen in record.recent if seen.turn != turn),
+        shown=tuple(shown for shown in record.shown if shown.turn != turn),
+        calls_by_tool={tool: count for tool, count in calls.items() if count},
+        turn_calls={},
     )
 
 
 def _over(record: Record) -> Record:
     """The proposal in flight is decided: whatever the log holds after this, it is not dispatched again."""
-    state: State = record.state if record.state in ("PAUSED", "FINALIZING") else "READY"
+    state: State = record.state if record.state in ("PAUSED", "FINALIZING") else _to(record, "READY")
     return replace(record, state=state, reply=None, in_flight=())
 
 
 def _turn_ended(record: Record, turn: int, event: TurnEnded) -> Record:
-    if record.state not in ("PAUSED", "FINALIZING"):
-        _to(record, "READY")
     idle = record.idle_turns + 1 if event.outcome == "unchanged" else 0
     refused = record.refused_in_a_row + 1 if event.outcome == "refused" else 0
     still = record.still + 1 if event.outcome == "acted" else record.still
@@ -488,12 +509,15 @@ def _routed(record: Record, turn: int, event: Routed) -> Record:
 
 
 def _stalled(record: Record, turn: int, event: Stalled) -> Record:
+    if event.tier == "halt":
+        return replace(record, halted=f"stalled ({event.reason}): {event.message}")
     return replace(record, stall_tier=record.stall_tier + 1, notes=_notes(record, event.message))
 
 
 def _asked(record: Record, turn: int, event: QuestionAsked) -> Record:
     question = Question(event.question_id, event.question, event.source)
-    return replace(_over(record), state="PAUSED", question=question)
+    record = _over(record)
+    return replace(record, state=_to(record, "PAUSED"), question=question)
 
 
 def _answered(record: Record, turn: int, event: QuestionAnswered) -> Record:
@@ -506,6 +530,7 @@ def _answered(record: Record, turn: int, event: QuestionAnswered) -> Record:
         stall_tier=0,
         refused_in_a_row=0,
         idle_turns=0,
+        recent=(),
         notes=_notes(record, note),
     )
 

@@ -91,7 +91,12 @@ class FixedVerifier:
         verdict = self.verdicts.get(check.address, "fail")
         distance = 0 if verdict == "pass" else 1
         return Evidence(
-            check.address, check.level, verdict, candidate.fingerprint, distance, digest(check.address)  # type: ignore[arg-type]
+            check.address,
+            check.level,
+            verdict,  # type: ignore[arg-type]
+            candidate.fingerprint,
+            distance,
+            digest(check.address),
         )
 
     async def close(self) -> None: ...

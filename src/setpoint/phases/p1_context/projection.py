@@ -20,6 +20,7 @@ from setpoint.kernel import limits
 from setpoint.kernel.contract import Criterion, Invariant, Task
 from setpoint.kernel.disclosure import UNDISCLOSED, disclosed_data, disclosed_line
 from setpoint.kernel.events import Ref
+from setpoint.kernel.spelling import one_line
 from setpoint.kernel.trajectory import Record, Shown
 from setpoint.phases.p1_context.compaction import clamp, fit
 from setpoint.phases.p1_context.framing import frame
@@ -59,7 +60,7 @@ def surroundings(entries: Sequence[Entry], entries_cut: bool, files: Sequence[Fi
     if entries:
         parts.append(part_of("trunk", MAP_PART, _map_text(entries, entries_cut)))
     for copy in files:
-        parts.append(part_of("trunk", FILE_PART + _printable(copy.path), _file_text(copy)))
+        parts.append(part_of("trunk", FILE_PART + one_line(copy.path), _file_text(copy)))
     return parts
 
 
@@ -145,23 +146,23 @@ def _goal_text(task: Task) -> str:
 def _map_text(entries: Sequence[Entry], cut: bool) -> str:
     marks = {"dir": "/", "symlink": "@", "file": ""}
     lines = ["# Workspace"]
-    lines += [f"{entry.path}{marks[entry.file_type]}" for entry in entries]
+    lines += [f"{one_line(entry.path)}{marks[entry.file_type]}" for entry in entries]
     if cut:
         lines.append(f"... (only the first {len(entries)} entries; list directories to see more)")
-    return _printable("\n".join(lines))
+    return "\n".join(lines)
 
 
 def _file_text(copy: FileCopy) -> str:
     if copy.content is None:
-        return frame("file", f"{copy.path} does not exist", source=copy.path)
+        return frame("file", f"{one_line(copy.path)} does not exist", source=one_line(copy.path))
     text = clamp(copy.content.decode("utf-8", "replace"), limits.FILE_IN_PROMPT_CHARS_MAX)
     sha = hashlib.sha256(copy.content).hexdigest()[:16]
-    return frame("file", text, source=copy.path, sha256=sha)
+    return frame("file", text, source=one_line(copy.path), sha256=sha)
 
 
 def _state_text(task: Task, record: Record, turn: int, stage: str) -> str:
     budget = task.budget
-    paths = f": {', '.join(record.paths[:10])}" if record.paths else ""
+    paths = f": {', '.join(map(one_line, record.paths[:10]))}" if record.paths else ""
     where = f"Turn {turn} of {budget.turns}; savepoint {record.savepoint}; {record.changed} changed paths{paths}."
     lines = ["# State", where]
     if stage == "steer":

@@ -13,6 +13,7 @@ from typing import Any
 from setpoint.kernel import limits
 from setpoint.kernel.budget import Stage
 from setpoint.kernel.contract import Task, ToolGrant
+from setpoint.kernel.keys import short_digest
 from setpoint.kernel.proposal import Call, Malformed
 from setpoint.kernel.ruling import Effect, Gate, Permit, Refusal, RefusalReason, Ruling
 from setpoint.kernel.trajectory import Record
@@ -105,9 +106,10 @@ def _read_only(call: Call, grant: ToolGrant, effect: Effect) -> Refusal | None:
 def _progress(call: Call, record: Record) -> Refusal | None:
     if call.name in (COMPLETE_TASK.name, ASK_OPERATOR.name):
         return None
+    mine = short_digest(call.digest)  # the form in which the record holds calls
     outcomes: dict[str, int] = {}
     for seen in record.recent:
-        if seen.call_digest == call.digest and seen.state == record.attempt_state:
+        if seen.call_digest == mine and seen.state == record.attempt_state:
             outcomes[seen.outcome] = outcomes.get(seen.outcome, 0) + 1
     repeats = max(outcomes.values(), default=0)
     if repeats >= limits.REPEAT_MAX - 1:

@@ -27,6 +27,8 @@ def check_path(call: Call, tool: Tool, grant: ToolGrant, task: Task, resolved: s
 
     if resolved is None:
         return no("OUTSIDE_WORKSPACE", f"{typed!r} leads outside the workspace; give a path inside it")
+    if resolved in ("", "."):
+        return no("OUTSIDE_GRANT", f"{typed!r} is the workspace itself; give a path to a file in it")
     if grant.paths is not None and not any(matches(glob, resolved) for glob in grant.paths):
         where = f"{typed!r}" if resolved == typed else f"{typed!r} leads to {resolved!r}, which"
         return no("OUTSIDE_GRANT", f"{where} may not be used with {call.name}; allowed: {', '.join(grant.paths)}")

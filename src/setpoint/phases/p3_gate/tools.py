@@ -155,16 +155,23 @@ READ_ONLY_COMMANDS: Final = frozenset(
         "which",
     }
 )
-"""Programs that cannot write without an option we exclude below. ``sort -o`` and ``find -delete`` are excluded."""
+"""Programs that write nothing and start nothing unless an option or argument below tells them to."""
 
-_METACHARACTERS: Final = re.compile(r"[;&|<>`$(){}\n\\!*?\[\]~#]")
-_WRITING_OPTIONS: Final = {
-    "find": {"-delete", "-exec", "-execdir", "-ok", "-okdir", "-fprint", "-fprint0", "-fprintf", "-fls"},
-    "sort": {"-o", "--output"},
-    "tree": {"-o"},
-    "env": {"-S", "--split-string"},
-    "rg": {"--pre"},
-    "file": {"-C", "--compile"},
+_METACHARACTERS: Final = frozenset(";&|<>`$(){}\n\r\\!*?[]~#")
+_WITHIN_DOUBLE_QUOTES: Final = frozenset("`$\\!\n\r")
+"""What the shell still acts on between double quotes."""
+
+_FIND_ACTIONS: Final = frozenset(
+    {"-delete", "-exec", "-execdir", "-ok", "-okdir", "-fprint", "-fprint0", "-fprintf", "-fls"}
+)
+_WRITING_LETTERS: Final = {"sort": "o", "tree": "oR", "file": "C", "env": "S"}
+"""One-letter options, alone, in a cluster (``-uo``) or with their value attached (``-ofile``)."""
+_WRITING_LONG: Final = {
+    "sort": ("--output", "--compress-program"),
+    "tree": ("--output",),
+    "file": ("--compile",),
+    "env": ("--split-string",),
+    "rg": ("--pre", "--hostname-bin"),
 }
 
 
@@ -172,24 +179,44 @@ def is_read_only(arguments: Mapping[str, Any]) -> bool:
     """Whether a shell_exec call is one simple command from the read-only list, without shell metacharacters.
 
     A convenience for the restricted stage and read-only grants. It is never the lock itself: the sandbox stages
-    every write whatever this says (CASES H5).
+    every write whatever this says (CASES H5). Every doubt is a no.
     """
     argv = arguments.get("argv")
-    if argv is None:
-        command = str(arguments.get("command", ""))
-        if _METACHARACTERS.search(re.sub(r"'[^']*'", "", command)):
-            return False
-        try:
-            argv = shlex.split(command)
-        except ValueError:
-            return False
-    words = [str(word) for word in argv]
+    words = _plain_words(str(arguments.get("command", ""))) if argv is None else [str(word) for word in argv]
     if not words or words[0] not in READ_ONLY_COMMANDS:
         return False
-    if words[0] == "env" and len(words) > 1:
-        return False
-    banned = _WRITING_OPTIONS.get(words[0], set())
-    return not any(word in banned or word.split("=", 1)[0] in banned for word in words[1:])
+    program, rest = words[0], words[1:]
+    if program == "env":
+        return not rest  # anything after it may be a command to run
+    if program == "find":
+        return not any(word in _FIND_ACTIONS for word in rest)
+    if program == "uniq" and sum(not word.startswith("-") for word in rest) > 1:
+        return False  # its second file is written
+    return not any(_may_write(program, word) for word in rest)
+
+
+def _plain_words(command: str) -> list[str]:
+    """The words of one command that the shell takes as written; none when it would act on any character."""
+    quote = ""
+    for char in command:
+        if quote == "'":
+            quote = "" if char == "'" else quote
+        elif quote == '"':
+            if char in _WITHIN_DOUBLE_QUOTES:
+                return []
+            quote = "" if char == '"' else quote
+        elif char in _METACHARACTERS:
+            return []
+        elif char in "'\"":
+            quote = char
+    return [] if quote else shlex.split(command)
+
+
+def _may_write(program: str, word: str) -> bool:
+    if word.startswith("--"):
+        name = word.split("=", 1)[0]  # GNU programs take any unambiguous abbreviation of a long option
+        return len(name) > 2 and any(option.startswith(name) for option in _WRITING_LONG.get(program, ()))
+    return word.startswith("-") and any(letter in word for letter in _WRITING_LETTERS.get(program, ""))
 
 
 def blast_radius(arguments: Mapping[str, Any]) -> str:

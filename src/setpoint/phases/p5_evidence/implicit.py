@@ -15,6 +15,7 @@ from setpoint.kernel.contract import Invariant, Level, ProbeCheck, Task
 from setpoint.kernel.evidence import Evidence, Failure
 from setpoint.kernel.globs import first_match
 from setpoint.kernel.keys import digest
+from setpoint.kernel.spelling import one_line
 from setpoint.kernel.trajectory import Record
 from setpoint.ports.workspace import ChangeSet
 
@@ -68,7 +69,7 @@ def _granted(task: Task, record: Record) -> tuple[str, ...] | None:
 
 
 def _evidence(name: str, broken: Iterable[str], changes: ChangeSet, rule: list[str] | None) -> Evidence:
-    paths = sorted({_printable(path) for path in broken})
+    paths = sorted({one_line(path) for path in broken})
     words = {"@forbid": "the task forbids", "@sensitive": "would make host tools run code", "@grants": "outside grants"}
     return Evidence(
         f"invariants/{name}",
@@ -81,7 +82,3 @@ def _evidence(name: str, broken: Iterable[str], changes: ChangeSet, rule: list[s
         None,
         tuple(Failure(path, "") for path in paths[: limits.FAILURES_RECORDED_MAX]),
     )
-
-
-def _printable(path: str) -> str:
-    return path.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,241 @@
+"""A crash after any event: what comes back is what would have come anyway (R049, R051, R172-R175, R178; A1, A2, C5).
+
+The owner dies after exactly n events are stored, for every n, also in the middle of an append, which no real store
+does. Another process takes the log up; both ports and clock are fresh.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from setpoint.kernel.contract import Policy, ToolGrant
+from setpoint.kernel.errors import ProposerFault
+from setpoint.kernel.events import Authorized, ModelReplied, ToolIntent
+from setpoint.testing.crash import Crash, CrashingLog
+from setpoint.testing.replies import ScriptedReplies, call, claim, raw, reply
+
+from .harness import TOOLS, Rig, criterion, holds, invariant, make_task
+
+
+def write(path: str, content: str, *more: Any) -> Any:
+    return reply(call("file_write", path=path, content=content), *more)
+
+
+def shell(command: str, *more: Any) -> Any:
+    return reply(call("shell_exec", command=command), *more)
+
+
+@dataclass
+class Scenario:
+    name: str
+    script: list[Any]
+    second: list[Any] = field(default_factory=list)
+    task: dict[str, Any] = field(default_factory=dict)
+    checks: dict[str, Any] = field(default_factory=dict)
+    code: int = 0
+
+    def rig(self) -> Rig:
+        proposers = [ScriptedReplies(self.script)]
+        if self.second:
+            proposers.append(ScriptedReplies(self.second, "replies:2"))
+        rig = Rig(
+            proposers,
+            checks={"done/unit": holds("src/a", "1"), **self.checks},
+            task=make_task(models=tuple(p.route for p in proposers), **self.task),
+            commands={"false": lambda: (1, "no"), "look": lambda: (0, "seen")},
+        )
+        return rig
+
+
+TESTS_UNTOUCHED = {"invariants/tests": holds("tests/t", "assert a == 1")}
+SCENARIOS = [
+    Scenario("looks, then mends", [shell("look"), write("src/a", "1", claim())]),
+    Scenario(
+        "cheats, is rolled back, mends",
+        [shell("look"), write("tests/t", "pass", claim()), write("src/a", "2"), write("src/a", "1", claim())],
+        task={"invariants": (invariant("tests"),)},
+        checks=TESTS_UNTOUCHED,
+    ),
+    Scenario(
+        "stalls, and the next model mends",
+        [write("src/a", "x"), write("src/a", "y"), write("src/a", "z")],
+        [write("src/a", "1")],
+        task={"policy": Policy(stall_after=3)},
+    ),
+    Scenario(
+        "stalls for good",
+        [write("src/a", str(n)) for n in range(2, 9)],
+        task={"policy": Policy(stall_after=3)},
+        code=11,
+    ),
+    Scenario("repeats itself", [shell("false")] * 9, [write("src/a", "1")]),
+    Scenario(
+        "fails to answer, answers badly",
+        [
+            ProposerFault("overloaded", "busy", retry_after_ms=700),
+            raw('{"name": "shell_exec", "arguments": '),
+            reply(text="I am done."),
+            ProposerFault("refused", "no"),
+        ],
+        [write("src/a", "1")],
+    ),
+    Scenario(
+        "uses up a bounded tool",
+        [shell("look"), write("src/b", "1", call("shell_exec", command="false")), write("src/a", "1")],
+        task={"actions": (ToolGrant("shell_exec", max_calls=2), *TOOLS[1:])},
+    ),
+    Scenario(
+        "two criteria, one after the other",
+        [write("src/a", "1"), write("src/b", "2", claim())],
+        task={"done": (criterion("unit"), criterion("more"))},
+        checks={"done/more": holds("src/b", "2")},
+    ),
+]
+
+
+def totals(rig: Rig) -> dict[str, Any]:
+    """What may not depend on where the owner died."""
+    record = rig.record
+    return {
+        "state": (record.state, record.finished_reason, record.finished_code, record.finished_message),
+        "tree": rig.workspace.user,
+        "digest": record.state_digest,
+        "spent": (record.spent.input_tokens, record.spent.output_tokens, record.spent.usd_micros),
+        "notes": record.notes,
+        "blocked": record.blocked,
+        "calls": record.calls_by_tool,
+        "routes": (record.route_index, record.cursors),
+        "commits": rig.workspace.commits,
+    }
+
+
+def run_with_crash(scenario: Scenario, events: int, again: int | None = None) -> Rig | None:
+    """The story with the owner's death after ``events`` events, and a second death ``again`` events later.
+
+    None when the story is shorter than that.
+    """
+    crashing: list[CrashingLog] = []
+
+    def wrap(log: Any) -> Any:
+        crashing.append(CrashingLog(log, events))
+        return crashing[0]
+
+    rig = scenario.rig()
+    rig.wrap = wrap
+    rig.log = wrap(rig.store)
+    try:
+        rig.start()
+        return None
+    except Crash:
+        pass
+    if again is not None:
+        rig.log.left = again
+        try:
+            rig.resume()
+        except Crash:
+            pass
+    rig.log.left = None
+    rig.resume()
+    return rig
+
+
+def boundaries(scenario: Scenario) -> tuple[dict[str, Any], int, set[int]]:
+    """Totals of the undisturbed story, its length, and where its appends end."""
+    from setpoint.testing.crash import DiaryLog
+
+    rig = scenario.rig()
+    rig.log = DiaryLog(rig.store)
+    record = rig.start()
+    assert record.is_terminal and record.finished_code == scenario.code, record.finished_message
+    ends, position = set[int](), 0
+    for _, types in rig.log.appends:
+        position += len(types)
+        ends.add(position)
+    return totals(rig), position, ends
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name.replace(" ", "-"))
+def test_a_crash_between_any_two_appends_changes_nothing(scenario: Scenario) -> None:
+    """R049, R051, R175: same state, tree, spend, notes and routes; the first append accepts the task."""
+    expected, _, ends = boundaries(scenario)
+    for events in sorted(ends)[:-1]:
+        rig = run_with_crash(scenario, events)
+        assert rig is not None
+        assert totals(rig) == expected, f"after {events} events: {rig.types()}"
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name.replace(" ", "-"))
+def test_a_crash_after_any_event_ends_alike_and_repeats_no_recorded_call(scenario: Scenario) -> None:
+    """R051, A1: also when an append is torn, which no store does. A turn may be lost then, a recorded reply never."""
+    expected, length, _ = boundaries(scenario)
+    for events in range(2, length):
+        rig = run_with_crash(scenario, events)
+        assert rig is not None
+        found = totals(rig)
+        for name in ("state", "tree", "commits"):
+            assert found[name] == expected[name], f"{name} after {events} events: {rig.types()}"
+        assert_no_recorded_call_repeated(rig, events)
+
+
+def assert_no_recorded_call_repeated(rig: Rig, events: int) -> None:
+    for route, proposer in enumerate(rig.proposers):
+        recorded = [c for c in rig.events(ModelReplied) if c.route == proposer.route]
+        positions = [c.cursor for c in recorded]
+        assert len(positions) == len(set(positions)), f"a reply is recorded twice after {events}"
+        asked = [context.cursor for context in proposer.contexts]
+        lost = len(asked) - len(set(asked))
+        assert lost <= 1, f"route {route} was asked {lost} times again after one crash at {events}"
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS[:3], ids=lambda s: s.name.replace(" ", "-"))
+def test_a_second_crash_during_recovery_changes_nothing(scenario: Scenario) -> None:
+    """R051"""
+    expected, length, ends = boundaries(scenario)
+    for events in sorted(ends)[1:-1:2]:
+        for again in (1, 2, 5):
+            rig = run_with_crash(scenario, events, again)
+            assert rig is not None
+            found = totals(rig)
+            for name in ("state", "tree", "commits"):
+                assert found[name] == expected[name], f"{name} after {events} and {again}: {rig.types()}"
+
+
+def test_a_taken_up_reply_is_dispatched_as_another_attempt_with_the_same_key() -> None:
+    """R132, R173: the key comes from what was fixed before; the attempt counts dispatches."""
+    scenario = SCENARIOS[0]
+    rig = scenario.rig()
+    undisturbed = rig.start()
+    position = rig.types().index("ToolIntent", rig.types().index("ToolIntent") + 1) + 1
+    crashed = run_with_crash(scenario, position)
+    assert crashed is not None and undisturbed.finished_code == 0
+    intents = [intent for intent in crashed.events(ToolIntent) if intent.tool == "file_write"]
+    assert [intent.attempt for intent in intents] == [1, 2]
+    assert len({intent.key for intent in intents}) == 1
+
+
+def test_a_second_dispatch_is_linked_to_the_delta_of_the_savepoint_not_of_the_dead_attempt() -> None:
+    """R008: the attempt had met every criterion when its owner died; its delta is gone with it."""
+    scenario = SCENARIOS[0]
+    rig = scenario.rig()
+    rig.start()
+    position = rig.types().index("SavepointKept")  # everything up to the delta of the attempt
+    crashed = run_with_crash(scenario, position)
+    assert crashed is not None
+    items = [event.items for event in crashed.events(Authorized, ToolIntent) if event.tool == "file_write"]
+    assert len(items) == 4 and all(items), items
+
+
+def test_a_crash_spends_no_call_of_a_bounded_tool_and_is_no_repetition() -> None:
+    """R074, R110: however often the owner dies, the one call it was dispatching stays one call."""
+    task = {"actions": (ToolGrant("shell_exec", max_calls=1), *TOOLS[1:])}
+    scenario = Scenario("x", [write("src/a", "1", call("shell_exec", command="look"))], task=task)
+    rig = scenario.rig()
+    rig.start()
+    position = len(rig.types()) - rig.types()[::-1].index("ToolResult")
+    crashed = run_with_crash(scenario, position, 4)
+    assert crashed is not None
+    assert "Refused" not in crashed.types(), crashed.types()
+    assert crashed.record.finished_code == 0
