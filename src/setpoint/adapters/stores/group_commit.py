@@ -4,6 +4,9 @@ One thread a store writes; one transaction holds all that came in while the tran
 a hundred concurrent trajectories share a sync. A job that nobody waits for does not hurry the writer: it goes down
 with the next one that somebody does wait for, or after ``LINGER_S``.
 
+A caller that has nobody to share a sync with may write on its own thread (``try_write``): two changes of thread cost
+more than the whole commit.
+
 Invariants: jobs reach ``write`` in the order they came; only the holder of ``writing`` touches the database; every
 waiter gets exactly one outcome; a failure nobody waited for is kept and told at the stream's next append or flush.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +25,7 @@ from setpoint.ports.log import Head
 
 LINGER_S = 0.005  # far below any model's reply time, above a scripted turn: the two commits of a fast turn become one
 QUEUE_MAX = 4_096  # jobs; beyond it an append waits for the disk whatever it asked for
+OWN_THREAD_S_MAX = 0.010  # a caller is held up for one commit this long; then the thread writes until it is fast again
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,9 @@ class GroupCommit:
         self._state = threading.Condition()
         self._queue: list[Job] = []
         self._urgent = False
+        self._asleep = False  # the thread waits without a bound, so it has to be told of work
+        self._queued_since = 0.0  # of the oldest job in the queue
+        self._is_slow = False
         self._closed = False
         self._unwritten = 0
         self._failed: dict[str, tuple[int | None, BaseException]] = {}
@@ -75,17 +83,37 @@ class GroupCommit:
         with self._state:
             if self._closed:
                 raise closed(self._name)
+            if not self._queue:
+                self._queued_since = time.monotonic()
             self._queue.append(job)
             self._unwritten += 1
-            if job.waiter is None:
-                if len(self._queue) == 1:
-                    self._state.notify()
-            elif not self._urgent:
+            if job.waiter is not None and not self._urgent:
                 self._urgent = True
+                self._state.notify()
+            elif self._asleep:
                 self._state.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
+
+    def try_write(self, job: Job) -> bool:
+        """Write a job nobody waits for, and all that is queued before it, on this thread; False: it was not entered.
+
+        It is not when somebody else is writing, or when the disk was slow the last time. A failure is kept for
+        ``take_failure``.
+        """
+        if self._is_slow or not self.writing.acquire(blocking=False):
+            return False
+        try:
+            with self._state:
+                if self._closed:
+                    raise closed(self._name)
+                batch, self._queue, self._urgent = [*self._queue, job], [], False
+                self._unwritten += 1
+            self._write_batch(batch)
+        finally:
+            self.writing.release()
+        return True
 
     def settle(self) -> None:
         """Return once everything entered before this call has been written or refused."""
@@ -116,26 +144,39 @@ class GroupCommit:
     def _wait_for_work(self) -> bool:
         """True when there is something to write now, False when the store is closing."""
         with self._state:
-            self._state.wait_for(lambda: self._queue or self._closed)
-            if not self._urgent:
-                self._state.wait_for(lambda: self._urgent or self._closed, LINGER_S)
+            while not (self._urgent or self._closed):
+                if not self._queue:
+                    self._asleep = True
+                    self._state.wait()
+                    self._asleep = False
+                    continue
+                # Whoever writes on its own thread empties the queue meanwhile, and wakes nobody for that.
+                left = self._queued_since + LINGER_S - time.monotonic()
+                if left <= 0:
+                    break
+                self._state.wait(left)
             return not self._closed
 
     def _drain(self) -> None:
         with self.writing:
             with self._state:
                 batch, self._queue, self._urgent = self._queue, [], False
-            if not batch:
-                return
-            outcomes: list[Outcome] = []
-            try:
-                outcomes = self._write(batch)
-            except BaseException as error:  # a bug in the writer must reach the waiters, not hang them
-                outcomes = [error] * len(batch)
-                if not isinstance(error, Exception):  # an interrupt that hit a reader while it was draining
-                    raise
-            finally:
-                self._tell(batch, outcomes)
+            if batch:
+                self._write_batch(batch)
+
+    def _write_batch(self, batch: Sequence[Job]) -> None:
+        """Write and tell; the caller holds ``writing``."""
+        outcomes: list[Outcome] = []
+        started = time.monotonic()
+        try:
+            outcomes = self._write(batch)
+        except BaseException as error:  # a bug in the writer must reach the waiters, not hang them
+            outcomes = [error] * len(batch)
+            if not isinstance(error, Exception):  # an interrupt that hit a reader while it was draining
+                raise
+        finally:
+            self._is_slow = time.monotonic() - started > OWN_THREAD_S_MAX
+            self._tell(batch, outcomes)
 
     def _tell(self, batch: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
         """Keep the failures nobody waits for, then wake each event loop once."""
