@@ -10,9 +10,9 @@ from pathlib import Path
 from setpoint.app.runtime import Runtime
 from setpoint.cli.live import run as run_to_the_end
 from setpoint.cli.terminal import printable, say, styled
-from setpoint.cli.tour import open_loop, three_turns
+from setpoint.cli.tour import crash, greatest_hits, open_loop, proof, three_turns
 from setpoint.cli.tour.ground import Ground, opened
-from setpoint.cli.tour.narration import Narrator
+from setpoint.cli.tour.narration import Narrator, Untold
 from setpoint.kernel.errors import IsolationUnavailable, UsageFault
 
 STORY = "parse-timeout"
@@ -51,8 +51,9 @@ async def _play(arguments: Namespace, narrator: Narrator, root: Path) -> None:
         ground = Ground(root, runtime)
         try:
             await _scenes(arguments, narrator, ground)
-        except (LookupError, ValueError) as missing:  # the log lacks what a scene was to tell: a fact that is not so
-            narrator.fact("what the next scene tells of is in the log", repr(missing), "there")
+        except (Untold, LookupError, ValueError) as missing:  # the log lacks what a scene was to tell
+            narrator.hush(False)
+            narrator.fact("what the next scene was to tell", repr(missing), "in the log")
 
 
 async def _scenes(arguments: Namespace, narrator: Narrator, ground: Ground) -> None:
@@ -65,6 +66,9 @@ async def _scenes(arguments: Namespace, narrator: Narrator, ground: Ground) -> N
         return
     await three_turns.stricter(narrator, ground)
     await open_loop.play(narrator, ground)
+    await greatest_hits.play(narrator, ground)
+    await crash.play(narrator, ground, played)
+    await proof.play(narrator, ground, played)
 
 
 def _require_isolation(runtime: Runtime) -> None:

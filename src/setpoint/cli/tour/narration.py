@@ -17,6 +17,10 @@ _INDENT: Final = "  "
 _LABEL: Final = 9
 
 
+class Untold(Exception):
+    """A scene could not be told: what it was to tell of did not happen."""
+
+
 class Narrator:
     """Tells on stdout. ``quiet`` chapters are played and checked but not told, until ``aloud``."""
 
