@@ -235,3 +235,13 @@ def test_paths_beside_an_unbound_shell_are_said_to_hold_for_their_tool_alone(fol
         "file_edit stays in src/**",
         "gate, for file_edit alone: shell_exec has no paths and may write elsewhere",
     ) in (rules_of(text, folder))
+
+
+def test_a_proof_is_said_to_hold_over_its_domain_and_needs_no_held_out_twin(found: Lint, folder: Path) -> None:
+    """R156, R145"""
+    judge = "call = 'm:f'\ndef domain():\n    return [[1]]\ndef judge(arguments, outcome):\n    return None\n"
+    (folder / "sealed/judge.py").write_text(judge)
+    proven = SOLID.replace(GOLDEN, "    - {id: rule, oracle: judge.py, files: ./sealed, level: proof}\n")
+    (finding,) = found(proven)
+    assert (finding.code, finding.severity) == ("proof-over-domain", "advice")
+    assert "over the finite domain its judge declares, and over nothing else" in finding.message

@@ -66,6 +66,7 @@ def lint(task: Task, *, locate: Locate | None = None, tier: Tier | None = None) 
         _vacuous,
         _tampering,
         _held_out,
+        _proofs,
         _bypassed_paths,
         _authority,
         _secrets,
@@ -145,7 +146,8 @@ def _vacuous(task: Task, _: Tier | None) -> Iterator[_Raw]:
 
 
 def _held_out(task: Task, _: Tier | None) -> Iterator[_Raw]:
-    sealed = [criterion for criterion in task.done if criterion.level >= Level.SEALED]
+    # A proof runs its whole domain: what is fitted to all of it is right on all of it.
+    sealed = [criterion for criterion in task.done if criterion.level is Level.SEALED]
     if sealed and not any(criterion.disclose in ("none", "verdict") for criterion in sealed):
         yield (
             "no-held-out-check",
@@ -154,6 +156,18 @@ def _held_out(task: Task, _: Tier | None) -> Iterator[_Raw]:
             "every sealed check names its failures to the model, so a fix can be fitted to them",
             "add a sealed check with `disclose: verdict` or `disclose: none`",
         )
+
+
+def _proofs(task: Task, _: Tier | None) -> Iterator[_Raw]:
+    for path, check in checks_of(task):
+        if check.level is Level.PROOF:
+            yield (
+                "proof-over-domain",
+                "advice",
+                (*path, "level"),
+                f"`{check.id}` proves its rule over the finite domain its judge declares, and over nothing else",
+                "keep a sealed check for inputs outside that domain, and read the judge's rule as carefully as code",
+            )
 
 
 _TAMPERINGS: Final = (

@@ -9,6 +9,7 @@ its folder moves.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import os
 import stat
@@ -362,7 +363,7 @@ class _Builder:
         self.applicable(path, value, way)
         files = self.files(path, value)
         if way == "oracle" and files:
-            self.judge(path, value["oracle"], files)
+            self.judge(path, value["oracle"], files, level)
         return {
             "id": value["id"],
             "predicate": _predicate(way, value),
@@ -381,8 +382,11 @@ class _Builder:
             return default
         level = Level.of(value["level"])
         at = (*path, "level")
+        if level is Level.PROOF and way == "oracle":
+            return level  # `judge` below looks for the declared domain
         if level is Level.PROOF:
-            self.complain(at, "no prover is installed, so no check can reach the level proof", "use sealed")
+            message = f"`{way}` looks at some inputs; a proof looks at every input of a declared finite domain"
+            self.complain(at, message, "use an oracle whose judge file declares `domain()`, or the level sealed")
         elif level is Level.SEALED and not sealed:
             self.complain(at, "a sealed check needs `files` that no action can reach", "for example files: ./sealed")
         elif level < Level.SEALED and sealed:
@@ -438,12 +442,19 @@ class _Builder:
             self.complain((*path, "files_digest"), message)
         return directory
 
-    def judge(self, path: Path, judge: str, files: str) -> None:
+    def judge(self, path: Path, judge: str, files: str, level: Level) -> None:
+        """The judge file lies in ``files`` and binds the names its level needs. It is read, never run."""
         at = (*path, "oracle")
         if os.path.isabs(judge) or judge.startswith("..") or os.path.normpath(judge) != judge:
             self.complain(at, f"{judge!r} is not a path inside `files`")
         elif not os.path.isfile(os.path.join(files, judge)):
             self.complain(at, f"there is no file {judge!r} in {files}")
+        elif level is Level.PROOF and (unbound := _unbound(os.path.join(files, judge), PROOF_NAMES)):
+            self.complain(
+                (*path, "level"),
+                f"level proof enumerates a declared finite domain, and {judge} binds no {', no '.join(unbound)}",
+                "declare call = 'module:function', domain() and judge(arguments, outcome), or use the level sealed",
+            )
 
 
 def _is_inside(path: str, directory: str) -> bool:
@@ -460,6 +471,33 @@ def _link_out(directory: str) -> str:
             ):
                 return path
     return ""
+
+
+PROOF_NAMES: Final = ("call", "domain", "judge")
+"""What a judge file of level proof binds at its top (``adapters/verifiers/exhaustive.py``)."""
+
+
+def _unbound(path: str, names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that no top-level statement of the Python file binds; all of them when it is no Python."""
+    try:
+        with open(path, "rb") as file:
+            body = ast.parse(file.read()).body
+    except (SyntaxError, ValueError):
+        return list(names)
+    bound: set[str] = set()
+    for statement in body:
+        match statement:
+            case ast.FunctionDef(name=name):
+                bound.add(name)
+            case ast.Assign(targets=targets):
+                bound.update(target.id for target in targets if isinstance(target, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                bound.add(name)
+            case ast.ImportFrom(names=imported):
+                bound.update(alias.asname or alias.name for alias in imported)
+            case _:
+                pass
+    return [name for name in names if name not in bound]
 
 
 def _predicate(way: str, value: dict[str, Any]) -> Predicate:

@@ -301,14 +301,17 @@ def _check(description: str, extras: Schema) -> Schema:
                 },
                 "oracle": _text(
                     "A judge in `files` that never imports the candidate: it names calls, the runtime runs them in a "
-                    "candidate sandbox, and the judge compares the values in one of its own.",
+                    "candidate sandbox, and the judge compares the values in one of its own. At level proof it "
+                    "declares call, domain() and judge(arguments, outcome), and the runtime runs the whole domain.",
                     4096,
                 )
                 | {"examples": ["judge.py"]},
                 "level": {
                     "enum": ["static", "visible", "sealed", "proof"],
                     "description": "Evidence this check gives and its acceptance needs. By default: sealed with "
-                    "`files` or `oracle`, visible for run and probe, static for expr.",
+                    "`files` or `oracle`, visible for run and probe, static for expr. proof: an oracle whose judge "
+                    "file declares a finite domain; every input of it is run, and the proof holds over the declared "
+                    "finite domain, nothing else.",
                     "examples": ["sealed"],
                 },
                 "files": _text(

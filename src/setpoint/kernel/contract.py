@@ -22,7 +22,11 @@ DriftPolicy = Literal["detect", "propose", "heal"]
 
 
 class Level(enum.IntEnum):
-    """Evidence levels in order of strength (DESIGN section 9). A judge model adds none."""
+    """Evidence levels in order of strength (DESIGN section 9). A judge model adds none.
+
+    ``PROOF`` means here: every input of a declared finite domain was run and judged. It is a proof over that domain,
+    and over nothing else.
+    """
 
     CLAIM = 0
     STATIC = 1
@@ -134,7 +138,8 @@ class ProbeCheck:
 @dataclass(frozen=True, slots=True)
 class OracleCheck:
     """A judge file in ``files`` that never imports the candidate: it names calls, the runtime executes them in a
-    candidate sandbox, and the judge compares the values in a sandbox of its own."""
+    candidate sandbox, and the judge compares the values in a sandbox of its own. At level proof the judge declares
+    a finite domain instead, and the runtime enumerates it."""
 
     judge: str
     timeout_ms: int | None = None

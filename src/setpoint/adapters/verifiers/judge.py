@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
-from setpoint.adapters.verifiers import expression, oracle, probe
+from setpoint.adapters.verifiers import exhaustive, expression, oracle, probe
 from setpoint.adapters.verifiers.scrub import scrub, sealed_lines
 from setpoint.adapters.verifiers.sealed_command import HARNESS_VERSION, run_command
 from setpoint.adapters.verifiers.sealed_files import SealedFilesUnusable, digest_directory
@@ -22,6 +22,7 @@ from setpoint.kernel.contract import (
     Environment,
     ExprCheck,
     Invariant,
+    Level,
     OracleCheck,
     Predicate,
     ProbeCheck,
@@ -87,7 +88,8 @@ class CheckVerifier:
                 case ProbeCheck() as named:
                     return await probe.judge(named, candidate, self._probes, self._environment.limits.wall_ms)
                 case OracleCheck() as judged:
-                    return await oracle.judge(
+                    ask = exhaustive.judge if check.level is Level.PROOF else oracle.judge
+                    return await ask(
                         judged,
                         check_digest(check),
                         check.files,

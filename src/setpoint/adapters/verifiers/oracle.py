@@ -54,12 +54,12 @@ CASE_KEYS: Final = frozenset({"call", "args", "kwargs", "fresh"})
 """What of a case the candidate's sandbox is told. Further keys (an expected value, a name) stay with the judge."""
 
 
-class _NoEvidence(Exception):
+class NoEvidence(Exception):
     """A step gave nothing to go on; the message is the reason of a missing verdict."""
 
 
 @dataclass(slots=True)
-class _Steps:
+class Steps:
     """Runs the steps of one check and collects what each of them wrote."""
 
     check: OracleCheck
@@ -70,6 +70,7 @@ class _Steps:
     digests: list[str]
 
     async def ask_judge(self, request: dict[str, Any]) -> list[Any]:
+        """The judge file's answer to ``cases``, ``verdict`` or ``domain``. Raises NoEvidence, SandboxFault."""
         action = Action(
             argv=("python3", "-I", "-B", f"{INSIDE_AT}/oracle/judge.py"),
             view=None,
@@ -84,6 +85,7 @@ class _Steps:
         return await self._run(action, "the judge", f"{request['ask']}.json")
 
     async def ask_candidate(self, candidate: Candidate, calls: list[dict[str, Any]]) -> list[Any]:
+        """What the candidate says came of each call; not yet checked. Raises NoEvidence, SandboxFault."""
         env = dict(self.environment.env)
         action = Action(
             argv=("python3", f"{INSIDE_AT}/oracle/candidate.py"),
@@ -118,16 +120,16 @@ async def judge(
     baseline: Counts | None,
 ) -> tuple[Judgement, str]:
     """The judgement, and a digest over what all three sandboxes wrote. Raises SandboxFault."""
-    if problem := _judge_file_problem(check, files):
+    if problem := judge_file_problem(check, files):
         return Judgement.missing(problem), ""
     limits = check_limits(environment.limits, check.timeout_ms)
-    steps = _Steps(check, files or "", environment, sandbox, limits, [])
+    steps = Steps(check, files or "", environment, sandbox, limits, [])
     try:
         cases = _checked_cases(
             await steps.ask_judge({"ask": "cases", "seed": seed_of(candidate.fingerprint, check_digest)})
         )
         if baseline is not None and len(cases) < baseline.collected:
-            raise _NoEvidence(
+            raise NoEvidence(
                 f"the judge names {len(cases)} cases and named {baseline.collected} for the baseline;"
                 " the number must not depend on the random inputs"
             )
@@ -139,9 +141,9 @@ async def judge(
             for case, outcome in zip(cases, outcomes, strict=True)
             if "value" in outcome or "raised" in outcome
         ]
-        said = _checked_verdicts(await steps.ask_judge({"ask": "verdict", "pairs": answered}), len(answered))
+        said = checked_verdicts(await steps.ask_judge({"ask": "verdict", "pairs": answered}), len(answered))
         return _weigh(cases, outcomes, said), steps.digest()
-    except _NoEvidence as nothing:
+    except NoEvidence as nothing:
         return Judgement.missing(str(nothing)), steps.digest()
 
 
@@ -150,7 +152,7 @@ def seed_of(fingerprint: str, check_digest: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{fingerprint}\n{check_digest}".encode()).digest()[:8], "big")
 
 
-def _judge_file_problem(check: OracleCheck, files: str | None) -> str:
+def judge_file_problem(check: OracleCheck, files: str | None) -> str:
     if files is None:
         return "an oracle's judge file lies in `files`, and this check has none"
     name = check.judge
@@ -160,18 +162,18 @@ def _judge_file_problem(check: OracleCheck, files: str | None) -> str:
 
 
 def _answer(finished: Finished, limits: Limits, who: str, data: bytes) -> list[Any]:
-    """The JSON list a step left behind, or _NoEvidence saying what happened to it."""
+    """The JSON list a step left behind, or NoEvidence saying what happened to it."""
     bad = ended_badly(finished, limits).replace("the check", who, 1)
     if bad or finished.exit_code != 0:
-        raise _NoEvidence(bad or f"{who} ended with exit code {finished.exit_code}: {complaint(finished)}")
+        raise NoEvidence(bad or f"{who} ended with exit code {finished.exit_code}: {complaint(finished)}")
     if not data or len(data) > ANSWER_BYTES_MAX:
-        raise _NoEvidence(f"{who} left {len(data)} bytes of answer (1 to {ANSWER_BYTES_MAX} are read)")
+        raise NoEvidence(f"{who} left {len(data)} bytes of answer (1 to {ANSWER_BYTES_MAX} are read)")
     try:
         answer: object = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as fault:
-        raise _NoEvidence(f"the answer of {who} is not JSON: {clip(str(fault), 200)}") from fault
+        raise NoEvidence(f"the answer of {who} is not JSON: {clip(str(fault), 200)}") from fault
     if not isinstance(answer, list):
-        raise _NoEvidence(f"the answer of {who} is not a list")
+        raise NoEvidence(f"the answer of {who} is not a list")
     return cast("list[Any]", answer)
 
 
@@ -181,25 +183,25 @@ def _refuse_constant(name: str) -> object:
 
 def _checked_cases(cases: list[Any]) -> list[dict[str, Any]]:
     if not 1 <= len(cases) <= CASES_MAX:
-        raise _NoEvidence(f"the judge names {len(cases)} cases; 1 to {CASES_MAX} can be asked")
+        raise NoEvidence(f"the judge names {len(cases)} cases; 1 to {CASES_MAX} can be asked")
     for number, case in enumerate(cases, 1):
         call = case.get("call") if isinstance(case, dict) else None
         if not isinstance(call, str) or not all(call.partition(":")[::2]):
-            raise _NoEvidence(f'case {number} of the judge has no "call" of the form "module:function"')
+            raise NoEvidence(f'case {number} of the judge has no "call" of the form "module:function"')
         case.setdefault("args", [])
         case.setdefault("kwargs", {})
         if not isinstance(case["args"], list) or not isinstance(case["kwargs"], dict):
-            raise _NoEvidence(f'case {number} of the judge: "args" is a list and "kwargs" an object')
+            raise NoEvidence(f'case {number} of the judge: "args" is a list and "kwargs" an object')
     return cases
 
 
 def checked_outcomes(outcomes: list[Any], expected: int) -> list[dict[str, Any]]:
-    """The candidate's answers, each of exactly one known form. Raises _NoEvidence."""
+    """The candidate's answers, each of exactly one known form. Raises NoEvidence."""
     if len(outcomes) != expected:
-        raise _NoEvidence(f"the candidate answered {len(outcomes)} of {expected} cases")
+        raise NoEvidence(f"the candidate answered {len(outcomes)} of {expected} cases")
     for number, outcome in enumerate(outcomes, 1):
         if not isinstance(outcome, dict) or not _is_known_form(cast("dict[str, Any]", outcome)):
-            raise _NoEvidence(f"the candidate's answer to case {number} has no known form")
+            raise NoEvidence(f"the candidate's answer to case {number} has no known form")
     return outcomes
 
 
@@ -213,9 +215,9 @@ def _is_known_form(outcome: dict[str, Any]) -> bool:
             return False
 
 
-def _checked_verdicts(said: list[Any], expected: int) -> list[str | None]:
+def checked_verdicts(said: list[Any], expected: int) -> list[str | None]:
     if len(said) != expected or not all(item is None or isinstance(item, str) for item in said):
-        raise _NoEvidence("the judge must answer each case with None or a message")
+        raise NoEvidence("the judge must answer each case with None or a message")
     return said
 
 

@@ -1,4 +1,5 @@
-"""Inside the judge's sandbox: load the sealed judge file and ask it for cases, or for a verdict on their outcomes.
+"""Inside the judge's sandbox: load the sealed judge file and ask it for cases, for a domain, or for a verdict
+on outcomes.
 
 There is no workspace here; no code of the candidate is ever imported.
 """
@@ -23,6 +24,8 @@ def main() -> None:
     spec.loader.exec_module(module)
     if asked["ask"] == "cases":
         answer = list(module.cases(random.Random(asked["seed"])))
+    elif asked["ask"] == "domain":
+        answer = [module.call, [list(values) for values in module.domain()]] if hasattr(module, "domain") else []
     else:
         answer = [judge(module, case, outcome) for case, outcome in asked["pairs"]]
     text = json.dumps(answer, allow_nan=False)  # before opening: a half-written answer must not exist
