@@ -219,6 +219,19 @@ class Commits:
 
     # Recovery.
 
+    def pending(self) -> bool:
+        """Whether a commit or undo is unfinished: interrupted, or running right now under the lock."""
+        for name in objects.names(self._fd):
+            if name.startswith(_BUILDING):
+                return True
+            try:
+                with self._opened(name) as fd:
+                    if self._state(fd) not in ("applied", "undone"):
+                        return True
+            except FileNotFoundError:  # pruned by somebody else meanwhile
+                continue
+        return False
+
     def recover(self) -> list[str]:
         said: list[str] = []
         for name in objects.names(self._fd):

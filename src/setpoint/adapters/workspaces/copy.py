@@ -14,7 +14,7 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from setpoint.adapters.workspaces import durable, layers, objects, treedigest
@@ -233,6 +233,10 @@ class CopyWorkspace(LayeredWorkspace):
         objects.dress_dir(target, st, objects.user_xattrs(shown.top()[1]))
 
     def _copy(self, shown: MergedDir, name: bytes, node: Node, target: int) -> None:
+        if objects.is_special(node.st.st_mode):
+            with suppress(PermissionError):  # a device of the user's is not shown where it cannot be made
+                objects.copy_leaf(node.dir_fd, name, target, name, node.st, ours=node.ours)
+            return
         if not node.is_dir:
             objects.copy_leaf(node.dir_fd, name, target, name, node.st, ours=node.ours)
             return

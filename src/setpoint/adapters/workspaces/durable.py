@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from contextlib import suppress
 from typing import Any
 
 from setpoint.adapters.workspaces import objects
@@ -71,13 +72,12 @@ def throw_away(dir_fd: int, name: bytes, trash_fd: int) -> None:
     grave = secrets.token_hex(8).encode()
     os.rename(name, grave, src_dir_fd=dir_fd, dst_dir_fd=trash_fd)
     os.fsync(dir_fd)
-    objects.remove_tree(trash_fd, grave)
+    with suppress(FileNotFoundError):  # another process is emptying the trash too
+        objects.remove_tree(trash_fd, grave)
 
 
 def empty(trash_fd: int) -> None:
     """Delete what a crash left in the trash."""
     for name in objects.names(trash_fd):
-        try:
+        with suppress(FileNotFoundError):  # another process is emptying it too
             objects.remove_tree(trash_fd, name)
-        except FileNotFoundError:  # another process is emptying it too
-            continue

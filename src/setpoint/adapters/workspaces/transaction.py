@@ -39,8 +39,9 @@ class TransactionFiles:
     def __init__(self, state: WorkspaceState, transaction_id: str) -> None:
         self.state = state
         self.name = name_of(transaction_id)
-        with state.locked(exclusive=True):
-            state.commits.recover()
+        if state.commits.pending():
+            with state.locked(exclusive=True):
+                state.commits.recover()
         if objects.lstat(state.transactions_fd, self.name) is None:
             with state.locked(exclusive=False):
                 self._make(transaction_id)
