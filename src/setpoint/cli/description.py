@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from setpoint.app.runtime import Runtime
 from setpoint.cli.account import Account, record_document
 from setpoint.cli.terminal import one_line, table
 from setpoint.cli.wording import age, dollars, progress_said, span
+from setpoint.kernel.errors import UsageFault
 from setpoint.kernel.events import CommitPlanned, Committed, EvidenceRecorded, RolledBack, SavepointKept, Undone
+from setpoint.kernel.layers import boundary_attempts, layers
 
 
 def describe_document(account: Account) -> dict[str, Any]:
@@ -40,6 +43,19 @@ def describe_document(account: Account) -> dict[str, Any]:
         "notes": list(account.record.notes),
         "blocked": len(account.record.blocked),
     }
+
+
+def layers_document(runtime: Runtime, account: Account) -> list[dict[str, Any]] | None:
+    """The standing state in four ordered layers; None when the contract's files are not there any more."""
+    try:
+        task = runtime.task_of(account.record)
+    except UsageFault:
+        return None
+    found = layers(task, account.record, boundary_attempts(fact.event for fact in account.facts))
+    return [
+        {"layer": one.name, "outcome": one.outcome, "checked": one.checked, "grounds": list(one.grounds)}
+        for one in found
+    ]
 
 
 def _checks(account: Account) -> list[str]:
@@ -121,6 +137,10 @@ def said(told: dict[str, Any], now_ms: int) -> Iterator[str]:
          e["reason"] or "")
         for e in told["evidence"]
     ])  # fmt: skip
+    if told.get("layers"):
+        yield from _section("layers (a lower failure voids the higher)", ("LAYER", "OUTCOME", "CHECKED", "GROUNDS"), [
+            (one["layer"], one["outcome"], str(one["checked"]), "; ".join(one["grounds"])) for one in told["layers"]
+        ])  # fmt: skip
     if told["savepoints"]:
         yield from _section("savepoints", ("SAVEPOINT", "TURN", "CHANGED", "FINGERPRINT"), [
             (str(s["savepoint"]) + " <- stands" * (s["savepoint"] == told["savepoint"]), str(s["turn"]),

@@ -97,11 +97,11 @@ def _say_one(account: Account) -> None:
 
 
 def describe(arguments: Namespace) -> int:
-    from setpoint.cli.description import describe_document, said
+    from setpoint.cli.description import describe_document, layers_document, said
 
     with finding.opened(arguments) as runtime:
         account = read_account(runtime, finding.trajectory(runtime, arguments.id))
-        told = describe_document(account)
+        told = describe_document(account) | {"layers": layers_document(runtime, account)}
         now_ms = runtime.clock.now_ms()
     if arguments.json:
         say_json(told)
