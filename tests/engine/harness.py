@@ -14,66 +14,20 @@ from setpoint.engine.pursuit import Pursuit
 from setpoint.engine.reading import read_record
 from setpoint.engine.reconcile import converge
 from setpoint.engine.recovery import settle
-from setpoint.kernel.contract import (
-    Budget,
-    Criterion,
-    Environment,
-    Goal,
-    Invariant,
-    Level,
-    Observe,
-    Policy,
-    RunCheck,
-    Task,
-    ToolGrant,
-)
+from setpoint.kernel.contract import Task
 from setpoint.kernel.events import Event, LeaseClaimed, TaskAccepted, decode
-from setpoint.kernel.keys import digest
 from setpoint.kernel.trajectory import Record
 from setpoint.phases.p3_gate.tools import BUILTIN
 from setpoint.phases.p4_dispatch.run import dispatch
 from setpoint.ports.log import Lease, Log
 from setpoint.testing.clock import FakeClock
 from setpoint.testing.memory_workspace import MemoryWorkspace, Tree
+from setpoint.testing.tasks import TOOLS, criterion, invariant, make_task
 from setpoint.testing.trees import Judgement, TreeSandbox, TreeVerifier
 
+__all__ = ["STREAM", "TOOLS", "Rig", "criterion", "holds", "invariant", "make_task"]
+
 STREAM = "tr-1"
-TOOLS = (
-    ToolGrant("shell_exec"),
-    ToolGrant("file_read"),
-    ToolGrant("file_edit", ("src/**", "tests/**")),
-    ToolGrant("file_write", ("src/**", "tests/**")),
-    ToolGrant("ask_operator"),
-    ToolGrant("complete_task"),
-)
-
-
-def criterion(name: str = "unit", level: Level = Level.VISIBLE, **more: Any) -> Criterion:
-    return Criterion(name, RunCheck("true"), level, **more)
-
-
-def invariant(name: str, **more: Any) -> Invariant:
-    return Invariant(name, RunCheck("true"), **more)
-
-
-def make_task(**parts: Any) -> Task:
-    """A small task; every part can be replaced."""
-    document = {"name": "t", "parts": sorted(parts)}
-    given: dict[str, Any] = {
-        "name": "t",
-        "goal": Goal("make src/a hold 1"),
-        "environment": Environment("/nonexistent"),
-        "actions": TOOLS,
-        "observe": Observe(),
-        "done": (criterion(),),
-        "invariants": (),
-        "budget": Budget(turns=20),
-        "policy": Policy(),
-        "models": ("replies:1",),
-        "document": document,
-        "digest": digest(document),
-    }
-    return Task(**{**given, **parts})
 
 
 def holds(path: str, text: str) -> Callable[[Tree], Judgement]:

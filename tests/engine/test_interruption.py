@@ -6,6 +6,7 @@ does. Another process takes the log up; both ports and clock are fresh.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,13 +42,12 @@ class Scenario:
         proposers = [ScriptedReplies(self.script)]
         if self.second:
             proposers.append(ScriptedReplies(self.second, "replies:2"))
-        rig = Rig(
+        return Rig(
             proposers,
             checks={"done/unit": holds("src/a", "1"), **self.checks},
             task=make_task(models=tuple(p.route for p in proposers), **self.task),
             commands={"false": lambda: (1, "no"), "look": lambda: (0, "seen")},
         )
-        return rig
 
 
 TESTS_UNTOUCHED = {"invariants/tests": holds("tests/t", "assert a == 1")}
@@ -133,10 +133,8 @@ def run_with_crash(scenario: Scenario, events: int, again: int | None = None) ->
         pass
     if again is not None:
         rig.log.left = again
-        try:
+        with contextlib.suppress(Crash):
             rig.resume()
-        except Crash:
-            pass
     rig.log.left = None
     rig.resume()
     return rig
@@ -193,7 +191,7 @@ def assert_no_recorded_call_repeated(rig: Rig, events: int) -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS[:3], ids=lambda s: s.name.replace(" ", "-"))
 def test_a_second_crash_during_recovery_changes_nothing(scenario: Scenario) -> None:
     """R051"""
-    expected, length, ends = boundaries(scenario)
+    expected, _length, ends = boundaries(scenario)
     for events in sorted(ends)[1:-1:2]:
         for again in (1, 2, 5):
             rig = run_with_crash(scenario, events, again)

@@ -1,6 +1,7 @@
 """Every bound, and where its number came from (law L7).
 
-A bound that a user may want to move is in the manifest; these are the runtime's own.
+A bound that a user may want to move is in the manifest; these are the runtime's own. Each has its reason right below
+it, and a test that holds it to that.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 # Log
+
 INLINE_BYTES_MAX: Final = 1024
 """A text up to this size lies in its event; a longer one is a content-addressed payload (keeps 2.5 KB a turn)."""
 CHECKPOINT_EVERY_TURNS: Final = 50
@@ -15,53 +17,77 @@ CHECKPOINT_EVERY_TURNS: Final = 50
 LEASE_TTL_MS: Final = 15_000
 """Longer than the longest gap between renewals (5 s) plus clock skew; a dead local owner is taken over at once."""
 LEASE_RENEW_MS: Final = 5_000
+"""A third of the time to live, so that two renewals in a row may fail before the lease is lost."""
 
 # Proposals
+
 PROPOSAL_BYTES_MAX: Final = 1 << 20
 """A reply above 1 MiB is refused unparsed: ten times the largest useful edit."""
 CALLS_PER_PROPOSAL_MAX: Final = 16
+"""More than models are seen to propose at once (up to eight); each costs a ruling and several events."""
 ARGUMENT_DEPTH_MAX: Final = 32
+"""The built-in tools nest two levels deep; walking arguments recurses, and this keeps it far from Python's limit."""
 MODEL_CALL_MS_MAX: Final = 120_000
 """Deadline of one model call unless the wall budget ends sooner."""
 ROUTE_RETRIES_MAX: Final = 2
 """Transient failures of a route in a row before the next route is taken."""
 BACKOFF_MS_BASE: Final = 500
+"""First pause after a transient failure; it doubles with each further one."""
 BACKOFF_MS_MAX: Final = 30_000
+"""Longest pause of our own choosing: beyond half a minute another route serves the task better."""
+RETRY_AFTER_MS_MAX: Final = 300_000
+"""Longest pause a server may ask for, five minutes: several rate windows. For a longer one the next route is taken."""
 
 # Progress
+
 REPEAT_MAX: Final = 3
 """The third identical (action, state, outcome) is refused (CASES C1)."""
 RECENT_ACTIONS_MAX: Final = 24
+"""Calls looked back on for repetition: eight rounds of a three-call loop, and about 3 KB of the record."""
 BLOCKED_MAX: Final = 256
+"""Rolled-back proposals remembered: more than any budget of turns so far, and 18 KB of the record at most."""
 NOTES_MAX: Final = 6
+"""Notes in a prompt: one for each of the last attempts that a stall tier looks at."""
 NOTE_CHARS_MAX: Final = 600
+"""A note names what failed, about 150 tokens; six of them stay under a thousand."""
 REFUSALS_IN_A_ROW_MAX: Final = 6
 """Turns in a row in which nothing was permitted before the route counts as stalled."""
 IDLE_TURNS_MAX: Final = 8
 """Turns in a row without a mutation, claim or question (reads only) before a steer; twice that is a stall."""
 
 # Projection
+
 MAP_ENTRIES_MAX: Final = 200
-OBSERVATIONS_IN_PROMPT_MAX: Final = 6
-FILES_IN_PROMPT_MAX: Final = 6
+"""Entries of the workspace map: about 2,000 tokens, a twelfth of a prompt; the model can list directories for more."""
+OBSERVATIONS_IN_PROMPT_MAX: Final = 4
+"""Recent observations shown: as many as turn 5 can have, so that turn 50 has no more (R040)."""
+FILES_IN_PROMPT_MAX: Final = 4
+"""Working files shown afresh every turn: what one change usually touches, and no more at turn 50 than at 5 (R040)."""
 FILE_IN_PROMPT_CHARS_MAX: Final = 12_000
+"""Characters of one working file: 3,000 tokens, about 300 lines; four of them fill half a prompt."""
 FILE_READ_BYTES_MAX: Final = 1 << 20
+"""A file read into memory for a prompt, a read or an edit; equal to the largest reply, which could not say more."""
 CHARS_PER_TOKEN: Final = 4
 """Estimate for projected budgets only: about 4 bytes a token for English and code; usage comes from the provider."""
 PROMPT_TOKENS_MAX: Final = 24_000
 """Default bound of a prompt when the route does not name a smaller window."""
-OUTPUT_TOKENS_RESERVE: Final = 4_096
-"""Worst-case reply reserved before a call when the route does not say."""
 
 # Evidence
+
 FAILURES_RECORDED_MAX: Final = 20
+"""Failing items of one check in its event; the distance counts them all."""
 FAILURE_CHARS_MAX: Final = 500
+"""Characters of one failure message or reason: an assertion with its two values."""
 FAILURES_IN_RECORD_MAX: Final = 8
 """Enough for a prompt; the rest is in the log."""
 PATHS_RECORDED_MAX: Final = 50
+"""Changed paths listed with a savepoint or commit, for people; the exact change set is an event of its own."""
 CHECK_OUTPUT_BYTES_MAX: Final = 256 * 1024
+"""Output of a check that is kept for its parser: a report of some thousand tests."""
 
 # Budget stages (DEFINITIONS 12), in thousandths
+
 STAGE_STEER: Final = 700
+"""From here the prompt asks for the smallest change that finishes; a request, not a guarantee."""
 STAGE_RESTRICT: Final = 900
-STAGE_HALT: Final = 1000
+"""From here only reads, questions and the claim are permitted; a guarantee."""

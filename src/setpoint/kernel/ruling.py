@@ -20,7 +20,6 @@ RefusalReason = Literal[
     "STRUCTURE",
     "CUT_OFF",
     # resource
-    "BUDGET",
     "RATE",
     "TOO_MANY_CALLS",
     "RESTRICTED",
@@ -30,7 +29,6 @@ RefusalReason = Literal[
     "FORBIDDEN_PATH",
     "PRECONDITION",
     "APPROVAL_REQUIRED",
-    "STATE",
     # progress
     "LOOP_DETECTED",
     "BLOCKED",

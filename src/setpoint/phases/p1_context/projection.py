@@ -154,10 +154,10 @@ def _map_text(entries: Sequence[Entry], cut: bool) -> str:
 
 def _file_text(copy: FileCopy) -> str:
     if copy.content is None:
-        return frame("file", f"{one_line(copy.path)} does not exist", source=one_line(copy.path))
+        return frame("file", f"{one_line(copy.path)} does not exist", source=copy.path)
     text = clamp(copy.content.decode("utf-8", "replace"), limits.FILE_IN_PROMPT_CHARS_MAX)
     sha = hashlib.sha256(copy.content).hexdigest()[:16]
-    return frame("file", text, source=one_line(copy.path), sha256=sha)
+    return frame("file", text, source=copy.path, sha256=sha)
 
 
 def _state_text(task: Task, record: Record, turn: int, stage: str) -> str:

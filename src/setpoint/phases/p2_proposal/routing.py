@@ -30,8 +30,13 @@ class NoRoute:
 
 
 def after_failure(record: Record, kind: str, retry_after_ms: int) -> Retry | NextRoute | NoRoute:
-    """What to do after a failed model call; ``record`` has the failure folded in."""
-    if kind in TRANSIENT and record.route_failures <= limits.ROUTE_RETRIES_MAX:
+    """What to do after a failed model call; ``record`` has the failure folded in.
+
+    A server that asks for a longer pause than ``RETRY_AFTER_MS_MAX`` is left for the next route: no wait without a
+    bound (law L7).
+    """
+    patient = retry_after_ms <= limits.RETRY_AFTER_MS_MAX
+    if patient and kind in TRANSIENT and record.route_failures <= limits.ROUTE_RETRIES_MAX:
         backoff = min(limits.BACKOFF_MS_BASE * 2 ** (record.route_failures - 1), limits.BACKOFF_MS_MAX)
         return Retry(max(backoff, retry_after_ms))
     return next_route(record, kind)
