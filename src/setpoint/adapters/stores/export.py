@@ -16,9 +16,7 @@ _FIELDS = frozenset({"stream", "seq", "turn", "type", "v", "at", "prev", "hash",
 
 def envelope_line(event: Stored) -> bytes:
     """The event as one JSON object, as stdout, SSE and exports carry it; no newline at its end."""
-    return (
-        b'{"stream":%b,"seq":%d,"turn":%d,"type":"%b","v":%d,"at":"%b","prev":"%b","hash":"%b","data":%b}'
-    ) % (
+    return (b'{"stream":%b,"seq":%d,"turn":%d,"type":"%b","v":%d,"at":"%b","prev":"%b","hash":"%b","data":%b}') % (
         canonical(event.stream),
         event.seq,
         event.turn,
@@ -57,9 +55,7 @@ def _follow(line: bytes | str, stream: str | None, head: Head) -> tuple[str, Hea
     if type(event["seq"]) is not int or event["seq"] != seq:
         raise _refused(event["stream"], seq, f"has seq {event['seq']!r}")
     if event["prev"] != head.hash:
-        raise _refused(
-            event["stream"], seq, f"follows {event['prev']!r}, the event before has hash {head.hash}"
-        )
+        raise _refused(event["stream"], seq, f"follows {event['prev']!r}, the event before has hash {head.hash}")
     claimed = event.pop("hash")
     try:
         found = digest(event)
@@ -89,6 +85,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refused(stream: str, seq: int, what: str) -> LogCorrupt:
-    return LogCorrupt(
-        f"export of {stream or 'a log'}: line {seq} {what}", stream=stream, seq=seq, hint=CORRUPT_HINT
-    )
+    return LogCorrupt(f"export of {stream or 'a log'}: line {seq} {what}", stream=stream, seq=seq, hint=CORRUPT_HINT)

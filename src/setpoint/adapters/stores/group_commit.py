@@ -142,19 +142,26 @@ class GroupCommit:
             self._drain()
 
     def _wait_for_work(self) -> bool:
-        """True when there is something to write now, False when the store is closing."""
+        """True when there is something to write now, False when the store is closing.
+
+        Whoever writes on its own thread empties the queue and wakes nobody. So that the next job need not wake this
+        thread again, it looks once more after ``LINGER_S`` before it sleeps.
+        """
+        looked_again = False
         with self._state:
             while not (self._urgent or self._closed):
-                if not self._queue:
+                if self._queue:
+                    left = self._queued_since + LINGER_S - time.monotonic()
+                    if left <= 0:
+                        break
+                    self._state.wait(left)
+                elif not looked_again:
+                    looked_again = True
+                    self._state.wait(LINGER_S)
+                else:
                     self._asleep = True
                     self._state.wait()
-                    self._asleep = False
-                    continue
-                # Whoever writes on its own thread empties the queue meanwhile, and wakes nobody for that.
-                left = self._queued_since + LINGER_S - time.monotonic()
-                if left <= 0:
-                    break
-                self._state.wait(left)
+                    self._asleep = looked_again = False
             return not self._closed
 
     def _drain(self) -> None:

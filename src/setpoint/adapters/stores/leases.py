@@ -42,9 +42,7 @@ def unknown_stream(stream: str, where: str) -> UnknownTrajectory:
 
 
 def stream_exists(stream: str, where: str) -> StoreFault:
-    return StoreFault(
-        f"{where} already holds a log named {stream!r}", hint="Resume it, or start under another id."
-    )
+    return StoreFault(f"{where} already holds a log named {stream!r}", hint="Resume it, or start under another id.")
 
 
 def closed(where: str) -> StoreFault:

@@ -58,15 +58,11 @@ def verified(stream: str, rows: Iterable[Row], after: Head, until: Head) -> Iter
         except (TypeError, ValueError, AttributeError):  # a field of another type than was ever written
             intact = False
         if not intact:
-            raise corrupt(
-                stream, seq, f"event {seq} does not match its hash and the hash of the event before"
-            )
+            raise corrupt(stream, seq, f"event {seq} does not match its hash and the hash of the event before")
         before, prev = prev, "sha256:" + raw.hex()
         yield Stored(stream, seq, turn, type, v, at, before, prev, data)
     if seq != until.seq:
-        raise corrupt(
-            stream, seq + 1, f"the tail is missing: events end at {seq}, the head is at {until.seq}"
-        )
+        raise corrupt(stream, seq + 1, f"the tail is missing: events end at {seq}, the head is at {until.seq}")
     if prev != until.hash:
         raise corrupt(stream, seq, f"event {seq} has hash {prev}, expected {until.hash}")
 

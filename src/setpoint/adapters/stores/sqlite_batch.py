@@ -159,9 +159,7 @@ class _Tip:
         self.stream = stream
         self.updated_at: str | None = None
         self._refused: dict[Head, Fault] = {}
-        row = db.execute(
-            "SELECT id, seq, hash, fence, owner FROM stream WHERE stream_id=?", (stream,)
-        ).fetchone()
+        row = db.execute("SELECT id, seq, hash, fence, owner FROM stream WHERE stream_id=?", (stream,)).fetchone()
         self.id: int = row[0] if row else 0
         self.head = Head(row[1], hash_text(row[2])) if row else None
         self.fence: int = row[3] if row else 0

@@ -52,9 +52,7 @@ def fault_of(error: sqlite3.Error, path: str, doing: str, *, effect: Effect = "n
     if is_undecodable(error) or (code is not None and code & 0xFF == sqlite3.SQLITE_CORRUPT):
         return LogCorrupt(f"{path} is damaged ({detail}), found while {doing}", hint=_CORRUPT_HINT)
     primary = code & 0xFF if code is not None else -1
-    what, hint = _MEANINGS.get(
-        primary, ("failed in an unexpected way", "See the error above; this may be a bug.")
-    )
+    what, hint = _MEANINGS.get(primary, ("failed in an unexpected way", "See the error above; this may be a bug."))
     if effect == "in_doubt":
         tail = "whether it was written is not known: read the log before you repeat it"
     else:
