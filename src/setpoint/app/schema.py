@@ -290,8 +290,13 @@ def _check(description: str, extras: Schema) -> Schema:
                     "type": "string",
                     "minLength": 1,
                     "format": "cel-check",
-                    "description": "CEL over changes, state, baseline, trajectory; must be true. An error is unmet.",
-                    "examples": ["!changes.exists(c, c.path.startsWith('tests/'))"],
+                    "description": "CEL over changes, state, baseline, trajectory; must be true. An error is unmet. "
+                    "That nothing else changed is said with `changes.all`: every change is one of those asked for.",
+                    "examples": [
+                        "!changes.exists(c, c.path.startsWith('tests/'))",
+                        "changes.all(c, c.path == 'orders/17.json' && c.kind == 'modified')",
+                        "changes.all(c, c.path == 'orders.json' && c.lines_added == 1 && c.lines_removed == 1)",
+                    ],
                 },
                 "probe": {
                     "type": "string",

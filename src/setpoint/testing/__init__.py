@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from setpoint.testing.crash import Crash, CrashingLog, DiaryLog
     from setpoint.testing.memory_workspace import MemoryWorkspace
     from setpoint.testing.model_server import Bytes, Drop, Fail, Hang, ModelServer, Received, Say, Step, ToolCall
+    from setpoint.testing.probes import ProbeFacts, probe_problems
     from setpoint.testing.replies import ScriptedReplies, call, claim, raw, reply
     from setpoint.testing.stubs import EndlessProposer, FixedVerifier, ReplyProposer, StillWorkspace
     from setpoint.testing.trees import TreeSandbox, TreeVerifier
@@ -30,6 +31,7 @@ __all__ = [
     "Hang",
     "MemoryWorkspace",
     "ModelServer",
+    "ProbeFacts",
     "Received",
     "ReplyProposer",
     "Say",
@@ -41,6 +43,7 @@ __all__ = [
     "TreeVerifier",
     "call",
     "claim",
+    "probe_problems",
     "raw",
     "reply",
 ]
@@ -50,6 +53,7 @@ _NAMES = {
     "crash": ("Crash", "CrashingLog", "DiaryLog"),
     "memory_workspace": ("MemoryWorkspace",),
     "model_server": ("Bytes", "Drop", "Fail", "Hang", "ModelServer", "Received", "Say", "Step", "ToolCall"),
+    "probes": ("ProbeFacts", "probe_problems"),
     "replies": ("ScriptedReplies", "call", "claim", "raw", "reply"),
     "stubs": ("EndlessProposer", "FixedVerifier", "ReplyProposer", "StillWorkspace"),
     "trees": ("TreeSandbox", "TreeVerifier"),
