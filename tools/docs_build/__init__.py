@@ -1,0 +1,1 @@
+"""Writes the reference pages from the code, so that they cannot say something else."""

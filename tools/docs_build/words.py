@@ -1,0 +1,51 @@
+"""What only people can say about a code: why it came, and what to do. The generator refuses a code without words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXIT_CODES: Final[dict[int, str]] = {
+    0: "The task is done and certified, or the verb did what it was asked. `diff` and `plan` exit 0 whatever they "
+    "find, unless `--detailed-exitcode` is given.",
+    1: "A bug, or a part of the world that has no code of its own (the store cannot be written, a directory is not "
+    "readable). A bug leaves a file with its traceback in the state directory; `SETPOINT_DEBUG=1` prints it.",
+    2: "Nothing was started. Every problem of a manifest is listed as `file:line:column`, with the nearest valid name.",
+    10: "Only with `--detailed-exitcode`: `diff` or `plan` found something that is not met.",
+    11: "The trajectory ended without meeting the task: `Stalled` (no route made progress), `RoutesExhausted` (no "
+    "model had another proposal), `ContextTooLarge`, or a person ended it (`Cancelled`, `Killed`). The tree is as it "
+    "was. `setpoint why` names the open items, the last evidence and the next step.",
+    12: "A rule said no before or at the end: the task's exposure demands evidence, isolation or a bound it does not "
+    "have (`setpoint lint` names each gap), the machine cannot isolate at the task's tier (`setpoint doctor`), or the "
+    "result brings no progress that may be committed.",
+    13: "The trajectory asked something or was paused. `setpoint answer` or `setpoint resume` goes on.",
+    14: "Turns, tokens, dollars or wall clock are used up, or the next call would use them up. A state that meets "
+    "every check but is over budget is not accepted either.",
+    15: "The user's tree changed in a path the task changed too, or a plan was made for another state, or the required "
+    "base commit is not checked out. Nothing was overwritten.",
+    16: "An outside effect may or may not have happened, and no probe can tell. No tool of this release has outside "
+    "effects, so nothing returns it yet.",
+    17: "What the evidence rests on changed meanwhile: the workspace, the sealed files or the contract; or "
+    "`certificate verify --workspace` found another state than the certified one.",
+    18: "A check crashed, timed out, could not start or lost its report. Missing evidence is never a pass. Run "
+    "`setpoint diff` to see the check alone.",
+    19: "A certificate, a log or a replay does not hold. Nothing is repaired; the message names the position.",
+}
+
+REFUSALS: Final[dict[str, str]] = {
+    "MALFORMED": "The reply, or one call in it, is not JSON of the expected form. The pointer names the place.",
+    "NO_CALL": "The reply holds text only. Text has no effect; only calls are acted on.",
+    "UNKNOWN_TOOL": "The task's allow-list has no such tool.",
+    "SCHEMA": "The arguments do not fit the tool's JSON Schema.",
+    "STRUCTURE": "The arguments fit the schema but break a rule between them.",
+    "CUT_OFF": "The reply was cut by its length. A cut reply is never dispatched, however complete it looks.",
+    "RATE": "The tool's `max_calls` is used up.",
+    "TOO_MANY_CALLS": "One reply holds more calls than are read.",
+    "RESTRICTED": "Over 90 % of the budget is spent: only reads, questions and the claim are permitted.",
+    "OUTSIDE_WORKSPACE": "The path leads out of the workspace, by `..`, a link or an absolute name.",
+    "OUTSIDE_GRANT": "The path, or the command, lies outside what the tool was granted.",
+    "FORBIDDEN_PATH": "`goal.forbid` names the path.",
+    "PRECONDITION": "A `require` expression of the tool does not hold, or could not be evaluated.",
+    "APPROVAL_REQUIRED": "A rule of `policy.approve` holds. This release collects no approvals, so the answer is no.",
+    "LOOP_DETECTED": "The same call was made on the same state with the same outcome before, too often.",
+    "BLOCKED": "This very proposal was tried, judged and rolled back before.",
+}
