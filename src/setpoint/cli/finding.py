@@ -1,4 +1,4 @@
-"""From what a person types to what it names: the runtime, a trajectory, a task, its routes."""
+"""From what a person types to what it names in the store: the runtime, a trajectory, and who asks."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import asyncio
 import getpass
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from setpoint.app.manifest import load_task
 from setpoint.app.runtime import Runtime, open_runtime
-from setpoint.cli.grammar import DEFAULT_FILES
-from setpoint.kernel.contract import Task
 from setpoint.kernel.errors import UnknownTrajectory, UsageFault
 from setpoint.kernel.trajectory import Record
 
@@ -59,44 +56,9 @@ def _newest(runtime: Runtime, fits: Callable[[Record], bool] | None) -> str:
     return next((i.stream for i in runtime.trajectories() if fits(runtime.record(i.stream)[0])), newest)
 
 
-def task_file(arguments: Namespace) -> str:
-    """The file of ``-f``, or the one in this directory that is named as task files are."""
-    if arguments.file is not None:
-        return arguments.file
-    for name in DEFAULT_FILES:
-        if os.path.isfile(name):
-            return name
-    raise UsageFault(
-        f"no task file was named, and there is no {' or '.join(DEFAULT_FILES)} here",
-        hint="Name one with -f FILE; `setpoint init` writes one to start from.",
-    )
-
-
-def task(arguments: Namespace) -> Task:
-    """The task of the command line. ManifestFault with every problem."""
-    return load_task(task_file(arguments), name=arguments.task)
-
-
-def routes(models: Sequence[str] | None) -> list[str]:
-    """The routes of ``--model``; their files are relative to where the person stands, not to the task."""
-    return [_absolute(route) for route in models or ()]
-
-
-def _absolute(route: str) -> str:
-    kind, colon, rest = route.partition(":")
-    if kind in ("scripted", "replay") and colon and rest.strip():
-        return f"{kind}:{os.path.abspath(os.path.expanduser(rest))}"
-    return route
-
-
 def me() -> str:
     """Who asks, for the log: the user's name, else the number."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a uid without a name
         return f"uid:{os.getuid()}"
-
-
-def here() -> str:
-    """Where relative files of routes on the command line start."""
-    return os.getcwd()

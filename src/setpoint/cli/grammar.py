@@ -138,7 +138,7 @@ def _detailed(parser: Parser) -> None:
 def _demo(parser: Parser) -> None:
     parser.add_argument("story", nargs="?", default="parse-timeout", metavar="STORY", type=_story, help="parse-timeout")
     _flag(parser, "--open-loop", "only the counter-run without a runtime: what the model claims is believed")
-    parser.add_argument("--turn", type=int, metavar="K", help="stop after this turn")
+    parser.add_argument("--turn", type=int, metavar="K", help="show one turn of the story: 0, 1 or 2")
     parser.add_argument("--workdir", metavar="DIR", help="play it there and leave it there")
 
 
@@ -168,7 +168,9 @@ def _explain(parser: Parser) -> None:
 
 
 def _plan(parser: Parser) -> None:
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the plan there, for `setpoint apply`")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write the plan there, for `setpoint apply`; - is stdout"
+    )
 
 
 def _apply(parser: Parser) -> None:

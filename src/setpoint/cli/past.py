@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from setpoint.app.runtime import Outcome, Runtime
-from setpoint.cli import finding
+from setpoint.cli import finding, taskfile
 from setpoint.cli.account import exit_code, summary
 from setpoint.cli.live import Watch, run
 from setpoint.cli.running import pursue, say_outcome
@@ -70,18 +70,18 @@ def rollback(arguments: Namespace) -> int:
 
 
 def fork(arguments: Namespace) -> int:
-    models = finding.routes(arguments.model)
+    models = taskfile.routes(arguments.model)
 
     async def body() -> tuple[str, str]:
         async with Runtime.open(arguments.store) as runtime:
             name = finding.trajectory(runtime, arguments.id)
-            where = finding.here() if models else ""
+            where = taskfile.here() if models else ""
             return name, await runtime.fork(name, arguments.turn, models=models, models_directory=where)
 
     parent, forked = run(body())
-    if arguments.json:
+    if arguments.json and not arguments.resume:
         say_json({"trajectory_id": forked, "parent": parent, "turn": arguments.turn})
-    else:
+    elif not arguments.json:
         say(f"{forked} lives again from the end of turn {arguments.turn} of {parent}")
     if arguments.resume:
         arguments.id = forked

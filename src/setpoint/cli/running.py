@@ -8,10 +8,21 @@ from typing import Any
 
 from setpoint.app.planning import Plan, read_plan
 from setpoint.app.runtime import Observer, Outcome, Runtime
-from setpoint.cli import finding
+from setpoint.cli import taskfile
 from setpoint.cli.account import delta_item, progress_of
 from setpoint.cli.live import Progress, Watch, run
-from setpoint.cli.terminal import Interrupted, printable, read_input, say, say_json, styled, table, talk, write_output
+from setpoint.cli.terminal import (
+    Interrupted,
+    printable,
+    read_input,
+    say,
+    say_bytes,
+    say_json,
+    styled,
+    table,
+    talk,
+    write_output,
+)
 from setpoint.cli.wording import dollars, progress_said, span
 from setpoint.kernel.contract import Task
 from setpoint.kernel.errors import UsageFault
@@ -84,9 +95,9 @@ def _open(record: Record) -> str:
 def converge(arguments: Namespace) -> int:
     if arguments.watch:
         raise UsageFault("`converge --watch` is not in this release", hint="Run `setpoint converge` again instead.")
-    task = finding.task(arguments)
-    models = finding.routes(arguments.model)
-    where = finding.here() if models else None
+    task = taskfile.task(arguments)
+    models = taskfile.routes(arguments.model)
+    where = taskfile.here() if models else None
     return pursue(
         arguments,
         lambda runtime, observer: runtime.converge(
@@ -101,7 +112,7 @@ def apply(arguments: Namespace) -> int:
 
 
 def diff(arguments: Namespace) -> int:
-    task = finding.task(arguments)
+    task = taskfile.task(arguments)
     levels: dict[str, str] = {}
 
     async def body() -> Record:
@@ -145,9 +156,9 @@ def _diff_document(task: Task, record: Record, levels: dict[str, str]) -> dict[s
 
 
 def plan(arguments: Namespace) -> int:
-    task = finding.task(arguments)
-    models = finding.routes(arguments.model)
-    where = finding.here() if models else None
+    task = taskfile.task(arguments)
+    models = taskfile.routes(arguments.model)
+    where = taskfile.here() if models else None
     progress = Progress()
 
     async def body() -> Plan:
@@ -158,12 +169,15 @@ def plan(arguments: Namespace) -> int:
         made = run(body())
     finally:
         progress.close()
+    if arguments.output == "-":
+        say_bytes(made.encode())
+        return _detailed(arguments, bool(made.items) or bool(made.changed))
     if arguments.output is not None:
         write_output(arguments.output, made.encode())
         talk(f"plan written: setpoint apply {arguments.output}")
     if arguments.json:
-        say(made.encode().decode("utf-8").rstrip())
-    elif arguments.output is None or arguments.output != "-":
+        say_bytes(made.encode())
+    else:
         _say_plan(made)
     return _detailed(arguments, bool(made.items) or bool(made.changed))
 

@@ -14,7 +14,7 @@ from setpoint.app.lint import Finding
 from setpoint.app.lint import lint as lint_task
 from setpoint.app.manifest import Manifest, ManifestFault, open_manifests
 from setpoint.app.schema import schema as schema_of
-from setpoint.cli import finding
+from setpoint.cli import taskfile
 from setpoint.cli.terminal import printable, say, say_json, table, talk, write_output
 from setpoint.kernel.contract import Task
 from setpoint.kernel.errors import UsageFault
@@ -55,7 +55,7 @@ def explain(arguments: Namespace) -> int:
 
 
 def validate(arguments: Namespace) -> int:
-    file = finding.task_file(arguments)
+    file = taskfile.task_file(arguments)
     try:
         manifests = open_manifests(file)
     except ManifestFault as fault:
@@ -95,7 +95,7 @@ def _validated(task: Task) -> dict[str, Any]:
 
 def lint(arguments: Namespace) -> int:
     """Exit 12 when the task would not start, or with ``--closure`` when a required rule is held by words alone."""
-    file = finding.task_file(arguments)
+    file = taskfile.task_file(arguments)
     manifests = _named(open_manifests(file), arguments.task)
     found = [(manifest.task, lint_task(manifest.task, locate=manifest.locate)) for manifest in manifests]
     rules = [rule for manifest in manifests for rule in audit(manifest.task)] if arguments.closure else []

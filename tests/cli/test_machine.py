@@ -1,0 +1,44 @@
+"""doctor."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+from .conftest import Shell
+
+
+def test_doctor_tells_tier_limits_domains_store_and_extras(shell: Shell):
+    told = shell.json("doctor")
+    assert told["isolation"]["tier"] == "namespaces"
+    assert set(told["isolation"]["limits"]) == {"wall", "cpu", "memory", "pids", "output", "disk"}
+    assert [d["domain"] for d in told["trust_domains"]] == ["model proposer", "supervisor", "sandbox", "verifier"]
+    assert all(d["kept_by"] for d in told["trust_domains"])
+    assert told["store"]["durability"] == "power"
+    assert {extra["name"] for extra in told["extras"]} == {"openai", "anthropic", "pytest"}
+    assert told["state"] == {"home": str(shell.home), "mode": "0700"}
+    assert stat.S_IMODE(shell.home.stat().st_mode) == 0o700
+    text = shell.run("doctor").stdout
+    assert "tasks of tier namespaces can run here" in text
+    assert "verifier" in text
+
+
+def test_a_machine_that_cannot_isolate_is_told_so_with_12(shell: Shell):
+    """The probe's own answer, weakened: doctor judges by what was found, not by what is installed."""
+    cache = shell.home / "cache" / "sandbox-probe.json"
+    document = json.loads(cache.read_text())
+    document["found"] |= {"rung": "none", "bwrap": "", "hints": ["do this"], "unenforced": ["pids", "disk"]}
+    cache.write_text(json.dumps(document))
+    told = shell.json("doctor", code=12)
+    assert told["isolation"]["tier"] == "none"
+    assert not told["isolation"]["limits"]["disk"]
+    text = shell.run("doctor", code=12).stdout
+    assert "refused here" in text
+    assert "hint: do this" in text
+    assert shell.json("doctor", "--fresh")["isolation"]["tier"] == "namespaces"
+
+
+def test_a_store_that_cannot_be_used_is_named(shell: Shell):
+    told = shell.json("doctor", "--store", "postgres://localhost/x")
+    assert not told["store"]["usable"]
+    assert "Postgres" in told["store"]["problem"]

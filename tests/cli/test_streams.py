@@ -1,0 +1,108 @@
+"""stdout is data, stderr is talk; pipes, colours and terminals are treated as what they are."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+
+from setpoint.cli.terminal import one_line, printable
+
+from .conftest import ASK, TASK, Shell
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(toured: Shell):
+    process = toured.start("events", "--json")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    said = process.stderr.read()
+    assert process.wait(20) == 141
+    assert said == ""
+
+
+def test_help_into_a_closed_pipe_is_quiet(toured: Shell):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(toured.command("--help"), stdout=writing, stderr=subprocess.PIPE, check=False, timeout=20)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_pursuit_nobody_watches_any_more_stops_and_can_be_resumed(shell: Shell):
+    shell.lay(TASK, ASK)
+    process = shell.start("converge", "--json")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.wait(20)
+    assert process.returncode in (141, 13)  # 13: the question came before the next line was written
+    assert shell.json("why")["status"] in ("interrupted", "asks")
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+def on_terminal(shell: Shell, *words: str, **environment: str) -> bytes:
+    """Everything a person at a terminal would get."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        shell.command(*words), cwd=shell.directory, env=shell.env(TERM="xterm", **environment), stdout=theirs,
+        stderr=theirs, stdin=theirs, close_fds=True,
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            chunk = os.read(ours, 65536)
+        except OSError:  # the last writer has gone
+            break
+        if not chunk:
+            break
+        seen += chunk
+    os.close(ours)
+    process.wait(20)
+    return seen
+
+
+def test_colours_are_for_terminals_and_can_be_declined(toured: Shell):
+    assert b"\x1b[1m" in on_terminal(toured, "why")
+    assert b"\x1b" not in on_terminal(toured, "why", NO_COLOR="1")
+    assert "\x1b" not in toured.run("why").stdout
+
+
+def test_progress_lives_on_one_line_of_a_terminal_and_in_plain_lines_elsewhere(shell: Shell):
+    shell.lay(TASK, ASK)
+    seen = on_terminal(shell, "converge")
+    assert b"\r\x1b[K" in seen
+    done = shell.run("converge", code=13)
+    assert "\r" not in done.stderr
+    assert "turn 1" in done.stderr
+    assert "turn 1" not in done.stdout
+
+
+def test_what_a_model_wrote_cannot_steer_the_terminal(shell: Shell):
+    shell.lay(TASK, ASK.replace("clamp, or refuse?", "clear\\e[2J title\\e]0;x\\a back\\u202eflip"))
+    seen = on_terminal(shell, "converge", NO_COLOR="1", TERM_PROGRAM="x")
+    for hostile in (b"\x1b[2J", b"\x1b]0;", "\u202e".encode()):
+        assert hostile not in seen
+    for words in (["why"], ["get"], ["describe"], ["events"], ["trace"], ["show", "--turn", "1"]):
+        text = shell.inside(*words)
+        assert "\x1b" not in text, words
+        assert "\u202e" not in text, words
+    assert "\\x1b[2J" in shell.inside("why")
+
+
+def test_json_of_hostile_text_is_json(shell: Shell):
+    shell.lay(TASK, ASK.replace("clamp, or refuse?", "clear\\e[2J"))
+    shell.run("converge", code=13)
+    assert shell.json("describe")["question"]["text"] == "clear\x1b[2J"
+
+
+def test_a_locale_without_the_characters_gets_them_spelled_out(toured: Shell):
+    done = toured.run("why", PYTHONIOENCODING="ascii")
+    assert "\\u2713 done/unit" in done.stdout
+
+
+def test_printable_spells_out_controls_and_keeps_lines():
+    assert printable("a\x1b[1mb\nc\td\x9b\u202e") == "a\\x1b[1mb\nc\td\\x9b\\u202e"
+    assert one_line("a\r\nb\x00" + "c" * 300, 10) == "a b\\x00cc…"
