@@ -21,6 +21,7 @@ from setpoint.kernel.events import (
     Finished,
     RolledBack,
 )
+from setpoint.kernel.spelling import encodable
 from setpoint.phases.p5_evidence.order import SKIPPED
 
 
@@ -88,7 +89,7 @@ async def _commit(p: Pursuit) -> bool:
             fingerprint=record.fingerprint,
             state_digest=actual,
             changed=record.changed,
-            paths=[_text(path) for path in receipt.paths[: limits.PATHS_RECORDED_MAX]],
+            paths=[encodable(path) for path in receipt.paths[: limits.PATHS_RECORDED_MAX]],
         )
     )
     await p.journal.barrier()
@@ -145,7 +146,7 @@ async def commit_progress(p: Pursuit, reason: str, message: str, code: int) -> N
 
 
 async def finish(p: Pursuit, state: str, reason: str, message: str, code: int) -> None:
-    p.journal.emit(Finished(state=state, reason=reason, message=_text(message), code=code))
+    p.journal.emit(Finished(state=state, reason=reason, message=encodable(message), code=code))
     await p.journal.barrier()
 
 
@@ -156,7 +157,3 @@ def roll_back_to_best(p: Pursuit, reason: str) -> None:
     assert best is not None
     p.journal.emit(RolledBack(savepoint=best.savepoint, fingerprint=best.fingerprint, reason=reason))
     measure_again(p)
-
-
-def _text(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -10,7 +10,7 @@ from setpoint.kernel.contract import Level
 from setpoint.kernel.delta import measure
 from setpoint.kernel.events import ChangeItem, ChangesObserved, DeltaMeasured, EvidenceRecorded, FailureItem
 from setpoint.kernel.evidence import Counts, Evidence
-from setpoint.kernel.spelling import one_line
+from setpoint.kernel.spelling import encodable, one_line
 from setpoint.phases.p5_evidence.implicit import IMPLICIT, judge_implicit
 from setpoint.phases.p5_evidence.order import SKIPPED, Check, stages
 from setpoint.ports.sandbox import View
@@ -60,7 +60,7 @@ def record_changes(p: Pursuit, changes: ChangeSet) -> None:
     """The exact difference to the base, as a fact of its own: replays and people judge from it."""
     items = [
         ChangeItem(
-            _text(c.path),
+            encodable(c.path),
             c.kind,
             c.file_type,
             c.mode,
@@ -68,7 +68,7 @@ def record_changes(p: Pursuit, changes: ChangeSet) -> None:
             c.digest,
             c.lines_added,
             c.lines_removed,
-            _text(c.renamed_from),
+            encodable(c.renamed_from),
         )
         for c in changes.changes
     ]
@@ -109,7 +109,7 @@ def _skipped(check: Check, changes: ChangeSet, cause: str, distance: int) -> Evi
 def _record(p: Pursuit, evidence: Evidence, phase: str) -> None:
     counts = evidence.counts
     failures = [
-        FailureItem(one_line(failure.name)[:300], _text(failure.message)[: limits.FAILURE_CHARS_MAX])
+        FailureItem(one_line(failure.name)[:300], encodable(failure.message)[: limits.FAILURE_CHARS_MAX])
         for failure in evidence.failures[: limits.FAILURES_RECORDED_MAX]
     ]
     p.journal.emit(
@@ -120,7 +120,7 @@ def _record(p: Pursuit, evidence: Evidence, phase: str) -> None:
             fingerprint=evidence.fingerprint,
             check_digest=evidence.check_digest,
             distance=evidence.distance,
-            reason=_text(evidence.reason)[: limits.FAILURE_CHARS_MAX],
+            reason=encodable(evidence.reason)[: limits.FAILURE_CHARS_MAX],
             collected=None if counts is None else counts.collected,
             passed=0 if counts is None else counts.passed,
             failed=0 if counts is None else counts.failed,
@@ -132,7 +132,3 @@ def _record(p: Pursuit, evidence: Evidence, phase: str) -> None:
             phase=phase,
         )
     )
-
-
-def _text(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 
+from setpoint.engine.context import build_context
 from setpoint.engine.finalize import commit_progress, finish, succeed
 from setpoint.engine.pursuit import Pursuit
 from setpoint.engine.reconcile import baseline, may_continue_now
-from setpoint.engine.turn import build_context, run_turn
+from setpoint.engine.turn import run_turn
 from setpoint.kernel.trajectory import Record
 from setpoint.phases.p1_context.continuation import Stop
 

@@ -67,6 +67,7 @@ class Pursuit:
     inbox: Callable[[int], list[tuple[int, str, bytes]]] = lambda after: []
     _elapsed_before: int = 0
     _started: int = 0
+    _waited: int = 0
 
     def __post_init__(self) -> None:
         self._elapsed_before = self.record.spent.elapsed_ms
@@ -77,8 +78,16 @@ class Pursuit:
         return self.journal.record
 
     def elapsed_ms(self) -> int:
-        """Active wall time of the whole trajectory; waiting in PAUSED is not counted."""
-        return self._elapsed_before + self.clock.monotonic_ms() - self._started
+        """Active wall time of the whole trajectory; neither PAUSED nor ``wait`` is counted."""
+        return self._elapsed_before + self.clock.monotonic_ms() - self._started - self._waited
+
+    async def wait(self, ms: int) -> None:
+        """Wait for a server that asked for it, off the clock of the wall budget."""
+        start = self.clock.monotonic_ms()
+        try:
+            await self.clock.sleep_ms(ms)
+        finally:
+            self._waited += self.clock.monotonic_ms() - start
 
     def wall_ms_left(self) -> int:
         return max(0, self.task.budget.wall_ms - self.elapsed_ms())

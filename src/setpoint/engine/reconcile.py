@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 
+from setpoint.engine.context import build_context
 from setpoint.engine.control import apply_controls
 from setpoint.engine.finalize import fail, roll_back_to_best, succeed
 from setpoint.engine.journal import Journal
 from setpoint.engine.judge import judge_state
 from setpoint.engine.pursuit import Pursuit
-from setpoint.engine.turn import build_context, run_turn
+from setpoint.engine.turn import run_turn
 from setpoint.kernel import limits
 from setpoint.kernel.events import (
     CheckpointWritten,

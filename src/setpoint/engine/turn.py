@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
+from setpoint.engine.ask import ask_model, recorded_reply
+from setpoint.engine.context import rebuilt_context, record_context
 from setpoint.engine.judge import judge_state, record_changes
 from setpoint.engine.pursuit import Pursuit, is_hidden
 from setpoint.kernel import limits
@@ -23,16 +23,10 @@ from setpoint.kernel.errors import ChangeRejected
 from setpoint.kernel.events import (
     Authorized,
     ClaimRejected,
-    ContextBuilt,
-    ContextPart,
     DeltaMeasured,
-    DriftFound,
-    ModelFailed,
-    ModelReplied,
     QuestionAsked,
     Refused,
     RolledBack,
-    Routed,
     SavepointKept,
     ToolIntent,
     ToolResult,
@@ -40,73 +34,54 @@ from setpoint.kernel.events import (
     TurnStarted,
 )
 from setpoint.kernel.keys import call_key, short_digest
-from setpoint.kernel.proposal import ASK_TOOL, CLAIM_TOOL, Call, Malformed, Proposal, Reply, Usage
+from setpoint.kernel.proposal import ASK_TOOL, CLAIM_TOOL, Call, Malformed, Proposal
 from setpoint.kernel.ruling import Hold, Permit, Refusal
-from setpoint.phases.p1_context.projection import (
-    FILE_PART,
-    GOAL_PART,
-    MAP_PART,
-    OBSERVATION_PART,
-    ROOT_PART,
-    project,
-)
-from setpoint.phases.p2_proposal.invoke import Failed, invoke, price
+from setpoint.kernel.spelling import encodable, encodable_json
 from setpoint.phases.p2_proposal.parse import exact, parse_reply
-from setpoint.phases.p2_proposal.routing import NextRoute, NoRoute, Retry, after_failure
-from setpoint.phases.p3_gate.gate import Facts, legal_tools, refuse_blocked, rule
+from setpoint.phases.p3_gate.gate import Facts, refuse_blocked, rule
 from setpoint.phases.p3_gate.reach import broken_postcondition
 from setpoint.phases.p4_dispatch.outcome import Outcome
 from setpoint.phases.p4_dispatch.run import Bench
 from setpoint.phases.p5_evidence.implicit import IMPLICIT
 from setpoint.phases.p5_evidence.observe import shape
-from setpoint.phases.p6_verdict.completion import RollBack, corrective_note, decide
-from setpoint.ports.proposer import Context, RouteLimits
-from setpoint.ports.workspace import ChangeSet
+from setpoint.phases.p6_verdict.completion import RollBack, corrective_note, decide, postcondition_broken
+from setpoint.ports.proposer import Context
+from setpoint.ports.workspace import ChangeSet, change_facts
 
 
 async def run_turn(p: Pursuit, stage: Stage, context: Context | None) -> None:
     """Ask for one proposal and see it through to its verdict. ``context`` None: a turn in flight is taken up."""
     if context is not None:
         p.journal.start_turn(TurnStarted(elapsed_ms=p.elapsed_ms(), stage=stage), p.record.turn + 1)
-        _record_context(p, context)
+        record_context(p, context)
     if p.record.reply is None:
-        context = context or await _rebuilt_context(p, stage)
-        if not await _ask_model(p, context):
+        context = context or await rebuilt_context(p, stage)
+        if not await ask_model(p, stage, context):
             p.journal.emit(TurnEnded(outcome="model_failed"))
             await p.journal.hand_over()
             return
-    await see_through(p, parse_reply(_recorded_reply(p)), stage)
-
-
-async def _rebuilt_context(p: Pursuit, stage: Stage) -> Context:
-    """The context of the turn in flight, built again; when it differs from the recorded one, the log says so."""
-    context = await build_context(p, stage)
-    if context.digest != p.record.context_digest:
-        expected = p.record.context_digest
-        p.journal.emit(DriftFound(what="context", expected=expected, found=context.digest, decision="cross_over"))
-    return context
+    await see_through(p, parse_reply(recorded_reply(p)), stage)
 
 
 async def see_through(p: Pursuit, proposal: Proposal, stage: Stage) -> None:
     """Phases 3 to 6 for a proposal whose reply is recorded."""
     done = await _rule_and_dispatch(p, proposal, stage)
     question = _question(proposal)
-    if not done.attempted:
-        if proposal.claims and p.record.items:
-            _reject_claim(p)
-        await _end(p, done.outcome, question)
+    if done.attempted:
+        try:
+            changes = await asyncio.to_thread(p.workspace.changes)
+        except ChangeRejected as fault:
+            await _roll_back(p, RollBack("change_rejected", f"rolled back: {fault.message}"), proposal)
+            return
+        if changes.fingerprint != p.record.fingerprint:
+            record_changes(p, changes)
+            await judge_state(p, changes, thorough=proposal.claims)
+            await _verdict(p, proposal, changes, done.broken_postcondition, question)
+            return
+        await asyncio.to_thread(p.workspace.discard)
+    if done.broken_postcondition is not None:
+        await _roll_back(p, postcondition_broken(done.broken_postcondition), proposal, question)
         return
-    try:
-        changes = await asyncio.to_thread(p.workspace.changes)
-    except ChangeRejected as fault:
-        await _roll_back(p, RollBack("change_rejected", f"rolled back: {fault.message}"), proposal)
-        return
-    if changes.fingerprint != p.record.fingerprint:
-        record_changes(p, changes)
-        await judge_state(p, changes, thorough=proposal.claims)
-        await _verdict(p, proposal, changes, done.broken_postcondition, question)
-        return
-    await asyncio.to_thread(p.workspace.discard)
     if proposal.claims and p.record.items:
         _reject_claim(p)
     await _end(p, done.outcome, question)
@@ -117,110 +92,6 @@ STAGING = ("shell_exec", "file_edit", "file_write")
 
 OUTSIDE = ("keyed", "compensable", "irreversible")
 """Effect classes that leave the workspace: such a turn is not idle although no file changed."""
-
-
-# Phase 1
-
-
-async def build_context(p: Pursuit, stage: Stage) -> Context:
-    """The projection of the present record and workspace for the present route."""
-    record, route = p.record, p.proposers[p.record.route_index]
-    tools = tuple(tool.spec for tool in legal_tools(p.task, p.tools, stage))
-    turn = record.turn if record.state != "READY" else record.turn + 1
-    window = route.limits.context_tokens - route.limits.output_tokens
-    return project(
-        p.task,
-        record,
-        turn,
-        tools,
-        await p.surroundings(p),
-        p.journal.load,
-        stage=stage,
-        cursor=record.cursors.get(route.route, 0),
-        max_tokens=max(1, min(limits.PROMPT_TOKENS_MAX, window)),
-    )
-
-
-_STORED_PARTS = (ROOT_PART, GOAL_PART, MAP_PART)
-
-
-def _record_context(p: Pursuit, context: Context) -> None:
-    parts: list[ContextPart] = []
-    for part in context.parts:
-        if part.name in _STORED_PARTS or part.name.startswith(FILE_PART):
-            ref = p.journal.store(part.text.encode("utf-8", "replace"))
-            parts.append(ContextPart(part.zone, _text(part.name), ref.ref[7:], part.tokens))
-    shown = [part.name.removeprefix(OBSERVATION_PART) for part in context.parts if part.zone == "leaf"]
-    p.journal.emit(ContextBuilt(digest=context.digest, tokens=context.tokens, parts=parts, observations=shown))
-
-
-# Phase 2
-
-
-async def _ask_model(p: Pursuit, context: Context) -> bool:
-    """One model call; True when a reply was recorded. A failure is recorded and routed, its tokens are charged."""
-    proposer = p.proposers[p.record.route_index]
-    await p.journal.hand_over()  # the log syncs while the model thinks
-    deadline = min(limits.MODEL_CALL_MS_MAX, max(1, p.wall_ms_left()))
-    answer = await invoke(proposer, context, deadline, p.clock)
-    if isinstance(answer, Failed):
-        await _model_failed(p, answer, proposer.route, proposer.limits)
-        return False
-    reply = answer.reply
-    inline, ref = p.journal.spill_json(_storable(reply.document()))
-    p.journal.emit(
-        ModelReplied(
-            route=proposer.route,
-            reply=inline,
-            reply_ref=ref,
-            stop=reply.stop,
-            input_tokens=reply.usage.input_tokens,
-            output_tokens=reply.usage.output_tokens,
-            cached_tokens=reply.usage.cached_tokens,
-            usd_micros=price(reply.usage, proposer.limits),
-            latency_ms=answer.latency_ms,
-            model=_text(reply.model),
-            cursor=reply.cursor,
-        )
-    )
-    return True
-
-
-async def _model_failed(p: Pursuit, answer: Failed, route: str, costs: RouteLimits) -> None:
-    fault, usage = answer.fault, answer.fault.usage
-    spent = usage if isinstance(usage, Usage) else Usage()
-    p.journal.emit(
-        ModelFailed(
-            route=route,
-            kind=fault.kind,
-            message=_text(fault.message)[:500],
-            input_tokens=spent.input_tokens,
-            output_tokens=spent.output_tokens,
-            cached_tokens=spent.cached_tokens,
-            usd_micros=price(spent, costs),
-            latency_ms=answer.latency_ms,
-            retry_after_ms=fault.retry_after_ms or 0,
-            cursor=fault.cursor,
-        )
-    )
-    match after_failure(p.record, fault.kind, fault.retry_after_ms or 0):
-        case Retry(wait_ms):
-            await p.journal.hand_over()
-            await p.clock.sleep_ms(wait_ms)
-        case NextRoute(index, reason):
-            p.journal.emit(Routed(route=p.record.models[index], index=index, reason=reason))
-        case NoRoute(reason):
-            p.journal.emit(Routed(route="", index=len(p.record.models), reason=reason))
-
-
-def _recorded_reply(p: Pursuit) -> Reply:
-    pending = p.record.reply
-    assert pending is not None
-    document = pending.reply
-    if document is None:
-        assert pending.reply_ref is not None
-        document = msgspec.json.decode(p.journal.load(pending.reply_ref), type=dict[str, Any])
-    return Reply.of(document)
 
 
 # Phases 3 and 4
@@ -244,7 +115,7 @@ class _Done:
 async def _rule_and_dispatch(p: Pursuit, proposal: Proposal, stage: Stage) -> _Done:
     """Rule on each call in order and dispatch the permitted ones. A broken postcondition ends the turn's dispatches."""
     done = _Done()
-    blocked = proposal.digest in p.record.blocked
+    blocked = short_digest(proposal.digest) in p.record.blocked
     if not proposal.calls:
         message = "the reply holds no call; only calls are acted on, and only `complete_task` asks for judgement"
         p.journal.emit(_refused(Refusal(0, "", "syntactic", "NO_CALL", "", message)))
@@ -261,7 +132,7 @@ async def _rule_and_dispatch(p: Pursuit, proposal: Proposal, stage: Stage) -> _D
                 if call.name in STAGING and not done.attempted:
                     await asyncio.to_thread(p.workspace.begin)
                     done.attempted = True
-                done.broken_postcondition = await _dispatch(p, permit)
+                done.broken_postcondition = await _dispatch(p, permit, done.attempted)
                 if done.broken_postcondition is not None:
                     break
     return done
@@ -294,7 +165,7 @@ def _rule(
     return rule(call, p.task, p.record, p.tools, Facts(stage, resolved, _variables(p)))
 
 
-async def _dispatch(p: Pursuit, permit: Permit) -> str | None:
+async def _dispatch(p: Pursuit, permit: Permit, attempted: bool) -> str | None:
     """Intent, dispatch, result. Returns the postcondition that does not hold, if one does not."""
     call, record = permit.call, p.record
     p.journal.emit(
@@ -304,12 +175,12 @@ async def _dispatch(p: Pursuit, permit: Permit) -> str | None:
             call_digest=short_digest(call.digest),
             effect=permit.effect,
             items=list(permit.items),
-            path=_text(permit.path or ""),
+            path=encodable(permit.path or ""),
         )
     )
     if call.name in (CLAIM_TOOL, ASK_TOOL):
         return None  # judged at the end of the turn; nothing is dispatched
-    arguments, ref = p.journal.spill_json(_storable(call.arguments))
+    arguments, ref = p.journal.spill_json(encodable_json(call.arguments))
     key = call_key(record.trajectory_id, record.turn, call.ordinal, call.name, exact(call.arguments))
     p.journal.emit(
         ToolIntent(
@@ -329,9 +200,20 @@ async def _dispatch(p: Pursuit, permit: Permit) -> str | None:
     bench = Bench(p.workspace, p.sandbox, p.task.environment, p.bodies)
     outcome = await p.dispatch(permit, bench, p.wall_ms_left())
     _record_result(p, call, outcome)
-    if not permit.grant.ensure:
-        return None
-    facts = {**_variables(p), "call": {"tool": call.name, "arguments": call.arguments, "exit_code": outcome.exit_code}}
+    return await _broken_postcondition(p, permit, outcome, attempted) if permit.grant.ensure else None
+
+
+async def _broken_postcondition(p: Pursuit, permit: Permit, outcome: Outcome, attempted: bool) -> str | None:
+    """Judge the grant's postconditions on what the call really did, which is recorded with them."""
+    facts = _variables(p)
+    facts["call"] = {"tool": permit.call.name, "arguments": permit.call.arguments, "exit_code": outcome.exit_code}
+    if attempted:
+        try:
+            changes = await asyncio.to_thread(p.workspace.changes)
+        except ChangeRejected as fault:
+            return f"that the change can be taken at all ({fault.message})"
+        record_changes(p, changes)
+        facts["changes"] = change_facts(changes)
     return broken_postcondition(permit.grant.ensure, facts)
 
 
@@ -371,13 +253,14 @@ async def _verdict(
                 _reject_claim(p)
             savepoint = record.savepoints + 1
             await asyncio.to_thread(p.workspace.keep, savepoint)
-            paths = [_text(change.path) for change in changes.changes]
+            paths = [encodable(change.path) for change in changes.changes]
             p.journal.emit(
                 SavepointKept(
                     savepoint=savepoint,
                     fingerprint=changes.fingerprint,
                     changed=len(paths),
                     paths=paths[: limits.PATHS_RECORDED_MAX],
+                    proposal=short_digest(proposal.digest),
                 )
             )
             await _end(p, "kept", question)
@@ -402,7 +285,7 @@ async def _roll_back(p: Pursuit, back: RollBack, proposal: Proposal, question: s
             fingerprint=record.fingerprint,
             reason=back.reason,
             note=back.note,
-            blocked=proposal.digest,
+            blocked=short_digest(proposal.digest),
         )
     )
     await asyncio.to_thread(p.workspace.discard)
@@ -445,13 +328,13 @@ def _question(proposal: Proposal) -> str | None:
 def _refused(refusal: Refusal, path: str | None = None) -> Refused:
     return Refused(
         ordinal=refusal.ordinal,
-        tool=_text(refusal.tool)[:128],
+        tool=encodable(refusal.tool)[:128],
         gate=refusal.gate,
         reason=refusal.reason,
-        message=_text(refusal.message),
-        pointer=_text(refusal.pointer),
+        message=encodable(refusal.message),
+        pointer=encodable(refusal.pointer),
         call_digest=short_digest(refusal.call_digest),
-        path=_text(path or ""),
+        path=encodable(path or ""),
     )
 
 
@@ -467,29 +350,3 @@ def _variables(p: Pursuit) -> dict[str, Any]:
         "baseline": {},
         "changes": [{"path": path} for path in record.paths],
     }
-
-
-def _text(text: str) -> str:
-    """Text an event can hold: lone surrogates spelled out."""
-    if text.isascii():
-        return text
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _storable(value: Any) -> Any:
-    """The value with lone surrogates spelled out, itself when it has none."""
-    try:
-        msgspec.json.encode(value)
-        return value
-    except UnicodeEncodeError:
-        return _spelled_out(value)
-
-
-def _spelled_out(value: Any) -> Any:
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, dict):
-        return {_text(key): _spelled_out(item) for key, item in value.items()}  # type: ignore[reportUnknownVariableType]
-    if isinstance(value, (list, tuple)):
-        return [_spelled_out(item) for item in value]  # type: ignore[reportUnknownVariableType]
-    return value

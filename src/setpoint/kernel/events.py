@@ -238,6 +238,7 @@ class SavepointKept(Event, frozen=True):
     fingerprint: str
     changed: int  # number of changed paths against the base
     paths: list[str] = []  # the first of them
+    proposal: str = ""  # digest of the proposal that led here; blocked when a stall goes back behind it
 
 
 class RolledBack(Event, frozen=True):

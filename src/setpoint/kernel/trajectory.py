@@ -203,7 +203,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     baseline_counts: dict[str, BaselineCounts] = {}
     # Progress rules
     recent: tuple[Seen, ...] = ()
-    blocked: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()  # short digests of proposals that are not tried again
+    proposals: tuple[tuple[int, str], ...] = ()  # of the savepoints since: what a stall blocks when it goes back
+    claim_noted: bool = False  # a claim was rejected in the present turn
     still: int = 0  # savepoints in a row without better progress than the best
     refused_in_a_row: int = 0
     idle_turns: int = 0  # turns in a row that changed nothing
@@ -319,9 +321,8 @@ def _replied(record: Record, turn: int, event: ModelReplied) -> Record:
 
 
 def _failed(record: Record, turn: int, event: ModelFailed) -> Record:
-    return replace(
+    return replace(  # still CALLING_MODEL: the same turn asks again, or ends
         record,
-        state=_to(record, "READY"),
         spent=_charge(record, event),
         cursors=_cursors(record, event),
         route_failures=record.route_failures + 1,
@@ -433,6 +434,7 @@ def _kept(record: Record, turn: int, event: SavepointKept) -> Record:
         best=best,
         kept_evidence=record.evidence,
         best_evidence=best_evidence,
+        proposals=(*record.proposals, (event.savepoint, event.proposal))[-limits.RECENT_ACTIONS_MAX :],
         still=still,
         stall_tier=tier,
         visited=(*record.visited, event.fingerprint)[-limits.RECENT_ACTIONS_MAX :],
@@ -455,8 +457,10 @@ def _rolled_back(record: Record, turn: int, event: RolledBack) -> Record:
         fingerprint=event.fingerprint,
         evidence=evidence,
         kept_evidence=evidence,
-        notes=_notes(record, event.note),
-        blocked=_blocked(record, event.blocked),
+        notes=_one_note(record, event),
+        blocked=_blocked(record, event),
+        proposals=tuple(kept for kept in record.proposals if kept[0] <= event.savepoint),
+        claim_noted=False,
         # The failed attempt leaves the prompt: its observations go, one note stays (law L5).
         shown=tuple(shown for shown in record.shown if shown.turn != turn),
         still=0 if afresh else record.still + 1,
@@ -501,7 +505,14 @@ def _turn_ended(record: Record, turn: int, event: TurnEnded) -> Record:
 
 
 def _claim_rejected(record: Record, turn: int, event: ClaimRejected) -> Record:
-    return replace(record, notes=_notes(record, event.note))
+    return replace(record, notes=_notes(record, event.note), claim_noted=True)
+
+
+def _one_note(record: Record, event: RolledBack) -> tuple[str, ...]:
+    """A claim rejected in a turn that is rolled back leaves one note, not two (law L5)."""
+    if not record.claim_noted:
+        return _notes(record, event.note)
+    return _notes(replace(record, notes=record.notes[:-1]), f"the claim was rejected, and the change {event.note}")
 
 
 def _routed(record: Record, turn: int, event: Routed) -> Record:
@@ -615,10 +626,11 @@ def _notes(record: Record, note: str) -> tuple[str, ...]:
     return (*record.notes, note[: limits.NOTE_CHARS_MAX])[-limits.NOTES_MAX :]
 
 
-def _blocked(record: Record, digest: str) -> tuple[str, ...]:
-    if not digest or digest in record.blocked:
-        return record.blocked
-    return (*record.blocked, digest)[-limits.BLOCKED_MAX :]
+def _blocked(record: Record, event: RolledBack) -> tuple[str, ...]:
+    """The rolled-back proposal, and after a stall every one whose savepoint was given up."""
+    given_up = [digest for savepoint, digest in record.proposals if savepoint > event.savepoint]
+    new = [digest for digest in (event.blocked, *given_up) if digest and digest not in record.blocked]
+    return (*record.blocked, *new)[-limits.BLOCKED_MAX :] if new else record.blocked
 
 
 _FOLDS: Final[dict[type[Event], Any]] = {

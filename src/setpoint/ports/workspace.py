@@ -20,7 +20,7 @@ Promises every adapter keeps (each sentence has a conformance test):
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NewType, Protocol
+from typing import Any, Literal, NewType, Protocol
 
 from setpoint.ports.sandbox import View
 
@@ -51,6 +51,23 @@ class ChangeSet:
 
     changes: tuple[Change, ...]
     fingerprint: str  # "sha256:..."; equal fingerprints mean byte-identical states over the same base
+
+
+def change_facts(changes: ChangeSet) -> list[dict[str, Any]]:
+    """The change set as expressions and probes see it (INTERFACE section 1, variable ``changes``)."""
+    return [
+        {
+            "path": change.path,
+            "kind": change.kind,
+            "type": change.file_type,
+            "mode": change.mode,
+            "size": change.size,
+            "lines_added": change.lines_added,
+            "lines_removed": change.lines_removed,
+            "renamed_from": change.renamed_from,
+        }
+        for change in changes.changes
+    ]
 
 
 @dataclass(frozen=True, slots=True)

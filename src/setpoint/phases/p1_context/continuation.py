@@ -82,13 +82,9 @@ def usage(record: Record, budget: Budget, elapsed_ms: int) -> Usage4:
     )
 
 
-def may_continue(record: Record, budget: Budget, elapsed_ms: int, projected: Projected) -> Go | Stop:
-    """Whether the next model call may be made at all. Pure."""
+def over_spend(record: Record, budget: Budget, projected: Projected) -> Stop | None:
+    """The ceiling of tokens or money that the projected call would break; None when it fits."""
     spent = record.spent
-    if record.turn >= budget.turns:
-        return Stop("turns", f"{record.turn} of {budget.turns} turns are used")
-    if elapsed_ms >= budget.wall_ms:
-        return Stop("wall", f"{elapsed_ms / 1000:.1f} s of {budget.wall_ms / 1000:.1f} s are used")
     if spent.tokens + projected.tokens > budget.tokens:
         return Stop(
             "tokens",
@@ -101,6 +97,18 @@ def may_continue(record: Record, budget: Budget, elapsed_ms: int, projected: Pro
             f"${spent.usd_micros / 1e6:.4f} are spent and the next call costs about "
             f"${projected.usd_micros / 1e6:.4f}; the ceiling is ${budget.usd_micros / 1e6:.4f}",
         )
+    return None
+
+
+def may_continue(record: Record, budget: Budget, elapsed_ms: int, projected: Projected) -> Go | Stop:
+    """Whether the next model call may be made at all. Pure."""
+    if record.turn >= budget.turns:
+        return Stop("turns", f"{record.turn} of {budget.turns} turns are used")
+    if elapsed_ms >= budget.wall_ms:
+        return Stop("wall", f"{elapsed_ms / 1000:.1f} s of {budget.wall_ms / 1000:.1f} s are used")
+    stop = over_spend(record, budget, projected)
+    if stop is not None:
+        return stop
     used = usage(record, budget, elapsed_ms)
     if used.rho >= limits.STAGE_RESTRICT:
         return Go("restrict", used)

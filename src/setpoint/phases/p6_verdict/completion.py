@@ -28,10 +28,14 @@ class RollBack:
 def decide(progress: Progress, items: tuple[Item, ...], broken_post: str | None, note: str) -> Keep | RollBack:
     """Keep or roll back a changed state. A broken hard invariant or postcondition restores the savepoint."""
     if broken_post is not None:
-        return RollBack("postcondition", f"rolled back: the postcondition {broken_post} did not hold")
+        return postcondition_broken(broken_post)
     if progress.hard:
         return RollBack("invariant", note)
     return Keep(not items)
+
+
+def postcondition_broken(expression: str) -> RollBack:
+    return RollBack("postcondition", f"rolled back: the postcondition {expression} did not hold")
 
 
 def corrective_note(task: Task, items: tuple[Item, ...], evidence: dict[str, EvidenceLine], lead: str) -> str:

@@ -1,0 +1,122 @@
+"""Ask the models for one proposal: route after route, within one turn (phase 2).
+
+A failed call is recorded and its tokens are charged; it is no turn of its own. Waiting for a server that asked for it
+runs neither the turn count nor the wall clock of the budget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from setpoint.engine.context import build_context, record_context
+from setpoint.engine.pursuit import Pursuit
+from setpoint.kernel import limits
+from setpoint.kernel.budget import Stage
+from setpoint.kernel.events import ModelFailed, ModelReplied, Routed
+from setpoint.kernel.proposal import Reply, Usage
+from setpoint.kernel.spelling import encodable, encodable_json
+from setpoint.phases.p1_context.compaction import ContextTooLarge
+from setpoint.phases.p1_context.continuation import over_spend, project
+from setpoint.phases.p2_proposal.invoke import Answered, Failed, invoke, price
+from setpoint.phases.p2_proposal.routing import NextRoute, NoRoute, Retry, after_failure
+from setpoint.ports.proposer import Context, Proposer
+
+
+async def ask_model(p: Pursuit, stage: Stage, context: Context) -> bool:
+    """True when a reply was recorded; False when no route is left, or the next call would break the budget."""
+    while True:
+        proposer = p.proposers[p.record.route_index]
+        await p.journal.hand_over()  # the log syncs while the model thinks
+        deadline = min(limits.MODEL_CALL_MS_MAX, max(1, p.wall_ms_left()))
+        match await invoke(proposer, context, deadline, p.clock):
+            case Answered() as answer:
+                _replied(p, answer, proposer)
+                return True
+            case Failed() as failure:
+                following = await _failed(p, failure, proposer, stage, context)
+                if following is None:
+                    return False
+                context = following
+
+
+def recorded_reply(p: Pursuit) -> Reply:
+    """The reply the turn in flight rests on, as the log holds it."""
+    pending = p.record.reply
+    assert pending is not None
+    document = pending.reply
+    if document is None:
+        assert pending.reply_ref is not None
+        document = msgspec.json.decode(p.journal.load(pending.reply_ref), type=dict[str, Any])
+    return Reply.of(document)
+
+
+def _replied(p: Pursuit, answer: Answered, proposer: Proposer) -> None:
+    reply = answer.reply
+    inline, ref = p.journal.spill_json(encodable_json(reply.document()))
+    p.journal.emit(
+        ModelReplied(
+            route=proposer.route,
+            reply=inline,
+            reply_ref=ref,
+            stop=reply.stop,
+            input_tokens=reply.usage.input_tokens,
+            output_tokens=reply.usage.output_tokens,
+            cached_tokens=reply.usage.cached_tokens,
+            usd_micros=price(reply.usage, proposer.limits),
+            latency_ms=answer.latency_ms,
+            model=encodable(reply.model),
+            cursor=reply.cursor,
+        )
+    )
+
+
+async def _failed(p: Pursuit, failure: Failed, proposer: Proposer, stage: Stage, context: Context) -> Context | None:
+    """Record the failure and find the context of the next call; None when there is none to make."""
+    fault, usage = failure.fault, failure.fault.usage
+    spent = usage if isinstance(usage, Usage) else Usage()
+    p.journal.emit(
+        ModelFailed(
+            route=proposer.route,
+            kind=fault.kind,
+            message=encodable(fault.message)[:500],
+            input_tokens=spent.input_tokens,
+            output_tokens=spent.output_tokens,
+            cached_tokens=spent.cached_tokens,
+            usd_micros=price(spent, proposer.limits),
+            latency_ms=failure.latency_ms,
+            retry_after_ms=fault.retry_after_ms or 0,
+            cursor=fault.cursor,
+        )
+    )
+    match after_failure(p.record, fault.kind, fault.retry_after_ms or 0):
+        case Retry(wait_ms):
+            if _too_dear(p, context, proposer):
+                return None
+            await p.journal.hand_over()
+            await p.wait(wait_ms)
+            return replace(context, cursor=p.record.cursors.get(proposer.route, 0))
+        case NextRoute(index, reason):
+            p.journal.emit(Routed(route=p.record.models[index], index=index, reason=reason))
+            return await _context_of_next_route(p, stage)
+        case NoRoute(reason):
+            p.journal.emit(Routed(route="", index=len(p.record.models), reason=reason))
+            return None
+
+
+async def _context_of_next_route(p: Pursuit, stage: Stage) -> Context | None:
+    """Projected anew: another model may have another window. None: it does not fit, or costs more than is left."""
+    try:
+        context = await build_context(p, stage)
+    except ContextTooLarge:
+        return None  # the next turn meets it again and says so
+    if _too_dear(p, context, p.proposers[p.record.route_index]):
+        return None
+    record_context(p, context)
+    return context
+
+
+def _too_dear(p: Pursuit, context: Context, proposer: Proposer) -> bool:
+    return over_spend(p.record, p.task.budget, project(p.record, context.tokens, proposer.limits)) is not None
