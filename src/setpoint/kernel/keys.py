@@ -22,12 +22,15 @@ _sorted: Final = msgspec.json.Encoder(order="sorted")
 def canonical(value: Any) -> bytes:
     """The canonical UTF-8 bytes of ``value``. Raises TypeError on floats and other types."""
     _refuse_floats(value)
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode(
-        "utf-8", "surrogatepass"
-    )
+    return _json.encode(value).encode("utf-8", "surrogatepass")
+
+
+_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def _refuse_floats(value: Any) -> None:
+    if type(value) in (str, int):  # most of what there is, and the checks below are slow
+        return
     if isinstance(value, float):
         raise TypeError(f"{value!r} is a float; canonical JSON holds integers only (use milli- or micro-units)")
     if isinstance(value, Mapping):

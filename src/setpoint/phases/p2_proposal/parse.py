@@ -289,4 +289,4 @@ def _label(name: Any) -> str:
 
 def _visible(text: str) -> str:
     """``text`` without lone surrogates, which no log, file or terminal can hold."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

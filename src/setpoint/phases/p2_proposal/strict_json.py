@@ -56,9 +56,7 @@ class _Twice(dict[str, Any]):
 def decode(text: str, pointer: str, what: str) -> Decoded | Flaw:
     """The value of a JSON text, marks included; a ``Flaw`` with the decoder's own words when it is not JSON."""
     try:
-        value = json.loads(
-            text, object_pairs_hook=_object, parse_constant=_BadNumber, parse_int=_integer, parse_float=_fraction
-        )
+        value = _decoder.decode(text)
     except json.JSONDecodeError as error:
         return Flaw("not_json", pointer, f"{what} is not JSON: {error}. Near: {quote(_near(text, error.pos))}.")
     except RecursionError:
@@ -88,6 +86,11 @@ def _integer(text: str) -> int | _BadNumber:
 def _fraction(text: str) -> float | _BadNumber:
     number = float(text)
     return number if math.isfinite(number) else _BadNumber(text)
+
+
+_decoder: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_BadNumber, parse_int=_integer, parse_float=_fraction
+)
 
 
 class Walk:
@@ -208,6 +211,8 @@ def quote(text: str) -> str:
 def clip(text: str, chars_max: int) -> str:
     """Printable and bounded: control characters and lone surrogates are shown as escapes."""
     clipped = text if len(text) <= chars_max else text[:chars_max] + "…"
+    if clipped.isprintable():
+        return clipped
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in clipped)
 
 
