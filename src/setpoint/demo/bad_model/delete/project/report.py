@@ -1,5 +1,4 @@
 """Print how many measurements there are."""
 
-from pathlib import Path
-
-print(sum(1 for _ in Path("data/2024/measurements.csv").open()) - 1)
+with open("data/2024/measurements.csv", encoding="utf-8") as rows:
+    print(sum(1 for _ in rows) - 1)
