@@ -22,6 +22,7 @@ from setpoint.kernel.errors import ConflictFault, UsageFault, WorkspaceFault
 
 from .harness import make, picture, unlock
 from .test_crashes import killed_at
+from .test_power_loss import private_mounts
 
 TREE = """
 mkdir -p d/e ro; echo 1 >f; echo 2 >d/g; echo 3 >d/e/h; ln -s f l; echo r >ro/r; chmod 555 ro; chmod 640 f; mkfifo d/p
@@ -74,9 +75,7 @@ def test_a_workspace_on_another_mount_is_committed_and_undone_and_nothing_is_lef
     for at in range(1, 60):
 
         def work(crash: Callable[[str], None]) -> None:
-            workspace = CopyWorkspaceProvider(top / "state", crash_point=crash).open(
-                str(top / "link"), "t", 0
-            )
+            workspace = CopyWorkspaceProvider(top / "state", crash_point=crash).open(str(top / "link"), "t", 0)
             if workspace.savepoint() == 0:
                 workspace.begin()
                 subprocess.run(
@@ -113,7 +112,8 @@ def test_a_workspace_on_another_mount_is_committed_and_undone_and_nothing_is_lef
 def test_a_home_inside_the_workspace_is_there_only_while_the_commit_runs(
     top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commits, "_same_mount", lambda a, b: False)
+    inside = str(top / "ws" / ".setpoint-test")
+    monkeypatch.setattr(commits, "_outside_home", lambda *args: inside)
     before = picture(top / "ws")
     seen: list[int] = []
 
@@ -127,14 +127,10 @@ def test_a_home_inside_the_workspace_is_there_only_while_the_commit_runs(
     workspace.close(keep_staged=False)
     assert (top / "ws/d/n").exists() and not any(n.startswith(".setpoint") for n in os.listdir(top / "ws"))
     provider(top).undo(str(top / "ws"), "c")
-    assert picture(top / "ws") == before and not any(
-        n.startswith(".setpoint") for n in os.listdir(top / "ws")
-    )
+    assert picture(top / "ws") == before and not any(n.startswith(".setpoint") for n in os.listdir(top / "ws"))
 
 
-def test_a_filesystem_without_rename_flags_still_commits_and_undoes(
-    top: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_filesystem_without_rename_flags_still_commits_and_undoes(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> None:
         raise OSError(errno.EINVAL, "flags not supported")
 
@@ -192,9 +188,7 @@ def test_an_edit_between_check_and_apply_takes_the_commit_back(top: Path, edit: 
 
     workspace = kept(top, meanwhile)
     make(top / "ws", "true")
-    shutil.copytree(
-        top / "ws", top / "expected", symlinks=True, copy_function=shutil.copy2, ignore=lambda d, n: ["p"]
-    )
+    shutil.copytree(top / "ws", top / "expected", symlinks=True, copy_function=shutil.copy2, ignore=lambda d, n: ["p"])
     make(top / "expected", f"mkfifo d/p; {edit}")
     with pytest.raises(ConflictFault) as caught:
         workspace.commit("c")
@@ -265,9 +259,7 @@ def test_commits_of_many_threads_over_one_workspace_all_arrive(top: Path) -> Non
     assert all((top / "ws" / f"file{number}").read_text() == str(number) for number in range(6))
 
 
-def test_old_commits_are_pruned_but_the_newest_stay_undoable(
-    top: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_commits_are_pruned_but_the_newest_stay_undoable(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commits, "KEPT_COMMITS", 3)
     monkeypatch.setattr(commits, "KEPT_BYTES", 0)
     for number in range(6):
@@ -328,6 +320,56 @@ def test_a_deep_and_locked_attempt_is_thrown_away(top: Path) -> None:
     workspace.close(keep_staged=False)
 
 
+def test_a_commit_that_the_disk_refuses_midway_is_taken_back(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = picture(top / "ws")
+    real = kernelcalls.rename
+    for at in range(1, 40):
+        workspace = kept(top)
+        calls = 0
+
+        def failing(*args: object, at: int = at) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                raise OSError(errno.EIO, "disk says no")
+            real(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(kernelcalls, "rename", failing)
+        try:
+            workspace.commit("c")
+        except WorkspaceFault as fault:
+            assert "disk says no" in fault.message
+        else:
+            assert calls < at
+            workspace.close(keep_staged=False)
+            return
+        monkeypatch.setattr(kernelcalls, "rename", real)
+        assert picture(top / "ws") == before
+        assert provider(top).recover(str(top / "ws")) == []
+        workspace.close(keep_staged=True)
+    pytest.fail("the commit never got through")
+
+
+@pytest.mark.root
+def test_a_mount_inside_the_workspace_is_refused_before_anything_moves(top: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount")
+    with private_mounts():
+        (top / "ws/mnt").mkdir()
+        subprocess.run(["mount", "--bind", top / "ws/d", top / "ws/mnt"], check=True)
+        before = picture(top / "ws")
+        workspace = provider(top).open(str(top / "ws"), "m", 0)
+        workspace.begin()
+        Path(workspace.action_view().root, "mnt/g").write_text("changed")
+        Path(workspace.action_view().root, "f").write_text("changed")
+        workspace.keep(1)
+        with pytest.raises(WorkspaceFault):
+            workspace.commit("c")
+        assert picture(top / "ws") == before
+        workspace.close(keep_staged=False)
+        subprocess.run(["umount", top / "ws/mnt"], check=True)
+
+
 @pytest.mark.root
 def test_what_root_commits_belongs_to_the_owner_of_what_it_replaces_or_of_its_directory(top: Path) -> None:
     if os.geteuid() != 0:
@@ -354,9 +396,7 @@ def test_where_device_nodes_are_refused_removals_are_marked_by_an_attribute(
     before = picture(top / "ws")
     workspace = provider(top).open(str(top / "ws"), "t", 0)
     workspace.begin()
-    subprocess.run(
-        ["/bin/sh", "-c", "rm f; rm -r d/e; touch empty"], cwd=workspace.action_view().root, check=True
-    )
+    subprocess.run(["/bin/sh", "-c", "rm f; rm -r d/e; touch empty"], cwd=workspace.action_view().root, check=True)
     workspace.keep(1)
     assert {(c.path, c.kind) for c in workspace.changes().changes} == {
         ("d/e", "removed"),

@@ -356,9 +356,7 @@ def test_a_path_resolves_where_it_leads_or_not_at_all(bench: Bench, path: str, l
 
 def test_files_are_read_and_written_in_the_attempt_only(bench: Bench) -> None:
     """R071"""
-    bench.fill(
-        "mkdir -p d/sub gone; echo 1 >f; chmod 750 f; echo 2 >d/g; echo 3 >gone/x; ln -s d dl; chmod 700 d"
-    )
+    bench.fill("mkdir -p d/sub gone; echo 1 >f; chmod 750 f; echo 2 >d/g; echo 3 >gone/x; ln -s d dl; chmod 700 d")
     before = picture(bench.root)
     workspace = bench.open()
     workspace.begin()
@@ -419,9 +417,7 @@ def test_a_missing_root_and_a_state_directory_inside_it_are_refused(bench: Bench
         bench.provider.open(str(tmp_path / "file"), "t", 1 << 20)
 
 
-def test_a_parent_swapped_for_a_link_stops_the_commit_and_the_victim_is_intact(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_a_parent_swapped_for_a_link_stops_the_commit_and_the_victim_is_intact(bench: Bench, tmp_path: Path) -> None:
     """R071"""
     bench.fill("mkdir -p a/b; echo 1 >a/b/f")
     victim = tmp_path / "victim"

@@ -39,9 +39,7 @@ class Stage:
     def provider(self, crash: CrashPoint = no_crash) -> WorkspaceProvider:
         if self.kind == "copy":
             return CopyWorkspaceProvider(self.top / "state", crash_point=crash)
-        return OverlayWorkspaceProvider(
-            self.top / "state", PlainSandbox(self.top / "scratch"), crash_point=crash
-        )
+        return OverlayWorkspaceProvider(self.top / "state", PlainSandbox(self.top / "scratch"), crash_point=crash)
 
     @property
     def root(self) -> Path:
@@ -187,9 +185,7 @@ def test_a_crash_in_commit_leaves_the_old_tree_or_the_new_one(stages: Callable[[
     def recover(stage: Stage, crash: CrashPoint) -> None:
         stage.provider(crash).recover(str(stage.root))
 
-    found = sweep(
-        stages, lambda stage: keep(stage, FIRST, 1), commit, lambda stage: picture(stage.root), recover
-    )
+    found = sweep(stages, lambda stage: keep(stage, FIRST, 1), commit, lambda stage: picture(stage.root), recover)
     assert sum(found.values()) > 15
 
 

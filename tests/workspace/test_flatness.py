@@ -74,9 +74,7 @@ def one_turn(workspace: Workspace, calls: Syscalls) -> tuple[int, int]:
     return calls.count - before[0], workspace.visits.count - before[1]  # type: ignore[attr-defined]
 
 
-def test_a_second_scan_hashes_nothing_that_kept_its_identity(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_scan_hashes_nothing_that_kept_its_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from setpoint.adapters.workspaces import objects, treedigest
 
     fill(tmp_path / "ws", 5)

@@ -89,9 +89,7 @@ operations = st.one_of(
 
 
 def script_of(batch: list[tuple[str, bytes, object]]) -> str:
-    xattrs = [
-        (op, p, x[:10] if op in ("xattr", "large") and isinstance(x, bytes) else x) for op, p, x in batch
-    ]
+    xattrs = [(op, p, x[:10] if op in ("xattr", "large") and isinstance(x, bytes) else x) for op, p, x in batch]
     return APPLY + f"\nfor o in {xattrs!r}: apply(*o)\n"
 
 
@@ -240,9 +238,7 @@ class TransactionMachine(RuleBasedStateMachine):
             for change in self.workspace.changes().changes
             if (self.root / change.path).is_file()
             and not (self.root / change.path).is_symlink()
-            and not change.path.startswith(
-                ".git/"
-            )  # only its identity is known, so writing it back is a conflict
+            and not change.path.startswith(".git/")  # only its identity is known, so writing it back is a conflict
         ]
         if files:
             content = files[0].read_bytes()

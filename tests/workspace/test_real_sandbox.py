@@ -51,9 +51,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
     unlock(tmp_path)
 
 
-def test_an_awkward_turn_goes_through_the_real_sandbox_and_back(
-    sandbox: Sandbox, root: Path, tmp_path: Path
-) -> None:
+def test_an_awkward_turn_goes_through_the_real_sandbox_and_back(sandbox: Sandbox, root: Path, tmp_path: Path) -> None:
     """R013 R201"""
     provider = open_workspaces(tmp_path / "state", sandbox)
     before = picture(root)
@@ -65,9 +63,7 @@ def test_an_awkward_turn_goes_through_the_real_sandbox_and_back(
     assert resolved is not None
     workspace.write(resolved, b"by the file tool")
     candidate = workspace.state_digest()
-    checked = shell(
-        sandbox, workspace.candidate_view(), "cat fresh2/tool d1/new; ls d1; touch x 2>/dev/null; true"
-    )
+    checked = shell(sandbox, workspace.candidate_view(), "cat fresh2/tool d1/new; ls d1; touch x 2>/dev/null; true")
     assert checked.stdout.kept == b"by the file tooln" + b"new\n"
     assert shell(sandbox, workspace.base_view(), "ls d1").stdout.kept == b"one\ntwo\n"
     workspace.keep(1)

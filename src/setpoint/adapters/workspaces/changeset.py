@@ -98,9 +98,7 @@ class _Comparison:
         )
         self.found.append(Difference(change, ""))
 
-    def _note_present(
-        self, path: bytes, name: bytes, kind: ChangeKind, before: Node | None, after: Node
-    ) -> None:
+    def _note_present(self, path: bytes, name: bytes, kind: ChangeKind, before: Node | None, after: Node) -> None:
         attributes = objects.xattrs_of(after.dir_fd, name, after.st, ours=after.ours)
         added, removed = self._lines(name, before, after) if kind != "mode" else (0, 0)
         change = Change(
@@ -252,11 +250,7 @@ def _digest_at(root: MergedDir, path: bytes) -> str:
 
 def seal(found: list[Difference]) -> ChangeSet:
     """The port's ChangeSet; equal fingerprints mean byte-identical states over the same base."""
-    lines = [
-        [c.path, c.kind, c.file_type, c.mode, c.digest, item.attributes]
-        for item in found
-        for c in (item.change,)
-    ]
+    lines = [[c.path, c.kind, c.file_type, c.mode, c.digest, item.attributes] for item in found for c in (item.change,)]
     return ChangeSet(tuple(item.change for item in found), keys.digest(lines))
 
 

@@ -67,6 +67,10 @@ class Record:
         return CommitReceipt(self.commit_id, tuple(objects.show(path) for path in self.what.paths))
 
 
+class TakenBack(WorkspaceFault):
+    """The commit could not be applied; every step of it was reversed."""
+
+
 class Commits:
     """Every commit of one workspace. The caller holds the workspace's lock."""
 
@@ -89,9 +93,7 @@ class Commits:
                 raise UsageFault(f"Commit {commit_id} was undone; commit under a new id")
             return self._record(fd)
 
-    def commit(
-        self, commit_id: str, staged_fd: int, manifest: Manifest, touched: dict[bytes, Ident | None]
-    ) -> Record:
+    def commit(self, commit_id: str, staged_fd: int, manifest: Manifest, touched: dict[bytes, Ident | None]) -> Record:
         """Apply the staged layer. ConflictFault leaves the tree as it is; the id must be a fresh one."""
         name = _name_of(commit_id)
         building = _BUILDING + name
@@ -107,7 +109,11 @@ class Commits:
         self._crash("commit: durable")
         with self._opened(name) as fd:
             record = self._record(fd)
-            diverged = self._apply(fd, record)
+            try:
+                diverged = self._apply(fd, record)
+            except TakenBack:
+                self._discard(name)
+                raise
         if diverged is not None:
             self._discard(name)
             raise _conflict([diverged.path])
@@ -126,9 +132,7 @@ class Commits:
             fd = stack.enter_context(self._opened(building))
             outside = _outside_home(self._root, self._base_fd, self._fd, building)
             record = Record(commit_id, time.time_ns(), outside, MoveSet())
-            durable.write_json(
-                fd, _RECORD, record.to_json()
-            )  # so that a crash from here on finds an outside home
+            durable.write_json(fd, _RECORD, record.to_json())  # so that a crash from here on finds an outside home
             home = stack.enter_context(_made_home(fd, outside))
             new = stack.enter_context(objects.opened_dir(home, b"new", ours=True))
             what = _Plan(self._base_fd, new).of(staged_fd)
@@ -150,6 +154,13 @@ class Commits:
                 self._set_state(fd, "aborting")
                 self._abort(fd, record)
                 return diverged
+            except OSError as error:  # an immutable file, a failing disk: better the old tree than half of the new
+                self._set_state(fd, "aborting")
+                self._abort(fd, record)
+                raise TakenBack(
+                    f"Commit {record.commit_id} was taken back: {error.strerror} ({error.filename!r})",
+                    hint="The workspace is as it was and the staged version is kept.",
+                ) from error
         self._settle(fd, record)
         return None
 
@@ -251,7 +262,10 @@ class Commits:
         record = self._record(fd)
         match self._state(fd):
             case "applying":
-                diverged = self._apply(fd, record)
+                try:
+                    diverged = self._apply(fd, record)
+                except TakenBack as fault:
+                    return f"commit {record.commit_id}: taken back, {fault.message}"
                 if diverged is None:
                     return f"commit {record.commit_id}: completed"
                 return f"commit {record.commit_id}: taken back, {diverged} was changed meanwhile"
@@ -265,9 +279,7 @@ class Commits:
                 self._take_back(fd, record)
                 return f"undo of {record.commit_id}: completed"
             case "applied" | "undone":
-                _remove_outside(
-                    record.outside_home
-                )  # an undo that died before it became durable may leave one
+                _remove_outside(record.outside_home)  # an undo that died before it became durable may leave one
                 return None
             case other:
                 raise WorkspaceFault(f"Commit {record.commit_id} is in an unknown state {other!r}")
@@ -490,6 +502,11 @@ class _Plan:
             objects.opened_dir(staged, name, ours=True) as source,
             objects.opened_dir(base, name, ours=False) as target,
         ):
+            if not _same_mount(base, target):
+                raise WorkspaceFault(
+                    f"{objects.show(below)} is a mount of its own; a commit cannot be atomic across mounts",
+                    hint="Make the mounted directory the workspace, or leave it unchanged.",
+                )
             before = len(self._moves)
             self._walk(source, target, below, depth + 1)
             locked = len(self._moves) > before and moves.locks_us_out(old.st_mode)
@@ -525,9 +542,7 @@ class _Plan:
             objects.chmod_nofollow(self._new_fd, slot, new.st_mode | 0o700)  # it will be renamed
         made = os.stat(slot, dir_fd=self._new_fd, follow_symlinks=False)
         ident = Ident.of(made)._replace(mode=new.st_mode)
-        self._moves.append(
-            Move(path, len(self._moves), None if old is None else Ident.of(old), ident, content)
-        )
+        self._moves.append(Move(path, len(self._moves), None if old is None else Ident.of(old), ident, content))
 
 
 def _give(dir_fd: int, name: bytes, uid: int, gid: int) -> None:

@@ -15,9 +15,7 @@ from setpoint.kernel.errors import WorkspaceFault
 def write_json(dir_fd: int, name: bytes, data: Any) -> None:
     """Replace ``name`` durably."""
     spare = b"%s.%s.tmp" % (name, secrets.token_hex(6).encode())  # several processes may write the same name
-    fd = os.open(
-        spare, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd
-    )
+    fd = os.open(spare, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
     with open(fd, "wb") as file:
         file.write(json.dumps(data, separators=(",", ":")).encode())  # ASCII: odd path bytes become escapes
         file.flush()

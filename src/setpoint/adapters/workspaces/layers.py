@@ -185,9 +185,7 @@ def resolve(root: MergedDir, path: bytes) -> bytes | None:
         return None
     todo = deque(start)
     done: list[bytes] = []
-    opened: list[
-        MergedDir
-    ] = []  # the directories of done[:len(opened)]; shorter than done beyond what exists
+    opened: list[MergedDir] = []  # the directories of done[:len(opened)]; shorter than done beyond what exists
     links = 0
     try:
         while todo:
@@ -220,9 +218,7 @@ def resolve(root: MergedDir, path: bytes) -> bytes | None:
             if node is not None and node.is_dir:
                 try:
                     opened.append(here.open(name))
-                except (
-                    PermissionError
-                ):  # the user's own unreadable directory: what is in it cannot be followed
+                except PermissionError:  # the user's own unreadable directory: what is in it cannot be followed
                     return None
             done.append(name)
     finally:
@@ -254,9 +250,7 @@ def read(root: MergedDir, path: bytes, max_bytes: int) -> bytes | None:
             return bytes(kept)
 
 
-def write(
-    root: MergedDir, upper_fd: int, spare_fd: int, path: bytes, content: bytes, *, mark_new: bool = True
-) -> None:
+def write(root: MergedDir, upper_fd: int, spare_fd: int, path: bytes, content: bytes, *, mark_new: bool = True) -> None:
     """Create or replace the regular file at a resolved ``path`` in the top layer ``upper_fd``.
 
     ``root`` is the view with that layer on top. ``spare_fd`` is a directory on the same filesystem where the new

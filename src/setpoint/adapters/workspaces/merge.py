@@ -92,9 +92,7 @@ def _merge(result: Plan, upper: int, staged: int, base: int | None, path: bytes,
             _put(result, below, old, new.st_mode, under)
 
 
-def _merge_dir(
-    result: Plan, upper: int, staged: int, base: int | None, name: bytes, below: bytes, depth: int
-) -> None:
+def _merge_dir(result: Plan, upper: int, staged: int, base: int | None, name: bytes, below: bytes, depth: int) -> None:
     new = os.stat(name, dir_fd=upper, follow_symlinks=False)
     old = objects.lstat(staged, name)
     under = _visible(base, name)
@@ -123,9 +121,7 @@ def _merge_dir(
                 changed = _dressed_otherwise(new, attributes, under, objects.user_xattrs(inner_base))
             objects.dress_dir(target, new, attributes)
             if os.geteuid() != 0:
-                os.fchmod(
-                    target, stat.S_IMODE(new.st_mode) | 0o700
-                )  # it will be renamed; the move sets its mode
+                os.fchmod(target, stat.S_IMODE(new.st_mode) | 0o700)  # it will be renamed; the move sets its mode
         if whole or changed:
             _put(result, below, old, new.st_mode, under)
         else:
@@ -156,20 +152,13 @@ def _build(result: Plan, upper: int, base: int | None, target: int, path: bytes,
     return changed
 
 
-def _build_dir(
-    result: Plan, upper: int, base: int | None, target: int, name: bytes, below: bytes, depth: int
-) -> bool:
+def _build_dir(result: Plan, upper: int, base: int | None, target: int, name: bytes, below: bytes, depth: int) -> bool:
     new = os.stat(name, dir_fd=upper, follow_symlinks=False)
     under = _visible(base, name)
     with ExitStack() as stack:
         source = stack.enter_context(objects.opened_dir(upper, name, ours=True))
         inner_base: int | None = None
-        if (
-            base is not None
-            and under is not None
-            and stat.S_ISDIR(under.st_mode)
-            and not objects.is_opaque(source)
-        ):
+        if base is not None and under is not None and stat.S_ISDIR(under.st_mode) and not objects.is_opaque(source):
             inner_base = stack.enter_context(objects.opened_dir(base, name, ours=False))
         os.mkdir(name, 0o700, dir_fd=target)
         inner = stack.enter_context(objects.opened_dir(target, name, ours=True))
@@ -195,9 +184,7 @@ def _visible(base: int | None, name: bytes) -> os.stat_result | None:
     return None if st is None or (stat.S_ISCHR(st.st_mode) and st.st_rdev == 0) else st
 
 
-def _equal(
-    upper: int, name: bytes, new: os.stat_result, other: int, st: os.stat_result, *, ours: bool
-) -> bool:
+def _equal(upper: int, name: bytes, new: os.stat_result, other: int, st: os.stat_result, *, ours: bool) -> bool:
     """Same type, mode, content and attributes (of anything but a directory)."""
     if new.st_mode != st.st_mode or stat.S_ISDIR(st.st_mode):
         return False
@@ -217,9 +204,7 @@ def _dressed_otherwise(
     return stat.S_IMODE(new.st_mode) != stat.S_IMODE(old.st_mode) or attributes != old_attributes
 
 
-def _dress(
-    result: Plan, path: bytes, source: int, new: os.stat_result, target: int, old: os.stat_result
-) -> None:
+def _dress(result: Plan, path: bytes, source: int, new: os.stat_result, target: int, old: os.stat_result) -> None:
     attributes, old_attributes = objects.user_xattrs(source), objects.user_xattrs(target)
     if _dressed_otherwise(new, attributes, old, old_attributes) or moves.locks_us_out(old.st_mode):
         packed = moves.pack_attributes(old_attributes), moves.pack_attributes(attributes)
@@ -231,9 +216,7 @@ def _touch(result: Plan, path: bytes, under: os.stat_result | None) -> None:
         result.touched[path] = None if under is None else Ident.of(under)
 
 
-def _put(
-    result: Plan, path: bytes, old: os.stat_result | None, mode: int, under: os.stat_result | None
-) -> None:
+def _put(result: Plan, path: bytes, old: os.stat_result | None, mode: int, under: os.stat_result | None) -> None:
     slot = len(result.moves)
     made = os.stat(b"%d" % slot, dir_fd=result.new_fd, follow_symlinks=False)
     new = Ident.of(made)._replace(mode=mode)

@@ -47,9 +47,7 @@ class Move:
     slot: int
     old: Ident | None  # what stood there; it goes to old/<slot>
     new: Ident | None  # ino of new/<slot>; its mode is the one to have in place
-    content: str = (
-        ""  # digest of the new object with everything below, where the caller wants to know it again
-    )
+    content: str = ""  # digest of the new object with everything below, where the caller wants to know it again
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +70,7 @@ class MoveSet:
         return {
             "moves": [[os.fsdecode(m.path), m.slot, m.old, m.new, m.content] for m in self.moves],
             "dresses": [
-                [os.fsdecode(d.path), d.old_mode, d.new_mode, d.old_attributes, d.new_attributes]
-                for d in self.dresses
+                [os.fsdecode(d.path), d.old_mode, d.new_mode, d.old_attributes, d.new_attributes] for d in self.dresses
             ],
         }
 
@@ -92,9 +89,7 @@ class MoveSet:
 
     @property
     def paths(self) -> tuple[bytes, ...]:
-        changed = {
-            d.path for d in self.dresses if (d.old_mode, d.old_attributes) != (d.new_mode, d.new_attributes)
-        }
+        changed = {d.path for d in self.dresses if (d.old_mode, d.old_attributes) != (d.new_mode, d.new_attributes)}
         return tuple(sorted(changed | {m.path for m in self.moves}))
 
 
@@ -223,9 +218,7 @@ class _Run:
                 self._replace(fd, name, slot, move, present)
             _set_mode(fd, name, move.new.mode)
 
-    def _take_away(
-        self, fd: int, name: bytes, slot: bytes, move: Move, present: os.stat_result | None
-    ) -> None:
+    def _take_away(self, fd: int, name: bytes, slot: bytes, move: Move, present: os.stat_result | None) -> None:
         if objects.lstat(self.old_fd, slot) is not None:
             return  # done; whatever stands there now is not ours
         if present is None or not _is_version(present, move.old):

@@ -129,9 +129,7 @@ def make_whiteout(dir_fd: int, name: bytes) -> None:
             raise
     else:
         return
-    fd = os.open(
-        name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd
-    )
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
     try:
         os.setxattr(fd, _WHITEOUT, b"y")
         if not is_opaque(dir_fd):
@@ -250,9 +248,7 @@ def digest_xattrs(found: dict[str, bytes]) -> str:
     """Hex digest of a set of attributes, "" for none."""
     if not found:
         return ""
-    lines = (
-        name.encode("utf-8", "surrogateescape") + b"=" + value.hex().encode() for name, value in found.items()
-    )
+    lines = (name.encode("utf-8", "surrogateescape") + b"=" + value.hex().encode() for name, value in found.items())
     return hashlib.sha256(b"\0".join(sorted(lines))).hexdigest()
 
 
@@ -293,9 +289,7 @@ def digest_tree(dir_fd: int, name: bytes, *, ours: bool) -> str:
     return state.hexdigest()
 
 
-def _digest_into(
-    state: hashlib._Hash, dir_fd: int, name: bytes, path: bytes, depth: int, *, ours: bool
-) -> None:
+def _digest_into(state: hashlib._Hash, dir_fd: int, name: bytes, path: bytes, depth: int, *, ours: bool) -> None:
     refuse_depth(path, depth)
     st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     rdev = st.st_rdev if is_special(st.st_mode) else 0

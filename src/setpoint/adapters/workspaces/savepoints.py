@@ -33,9 +33,7 @@ class StagedLayer:
         self._home_fd = os.dup(transaction_fd)
         self._trash_fd = os.dup(trash_fd)
         self._crash = crash
-        self.fd = os.open(
-            b"staged", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=transaction_fd
-        )
+        self.fd = os.open(b"staged", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=transaction_fd)
         self._save_fd = durable.open_made(transaction_fd, b"save")
         self._finish()
 
@@ -124,9 +122,7 @@ class StagedLayer:
 
     def restore(self, number: int) -> None:
         if number and number not in self.savepoints():
-            raise WorkspaceFault(
-                f"Savepoint {number} does not exist; there are {self.savepoints() or 'none'}"
-            )
+            raise WorkspaceFault(f"Savepoint {number} does not exist; there are {self.savepoints() or 'none'}")
         if number == self.head:
             return
         durable.write_json(self._home_fd, _RESTORE, {"savepoint": number})

@@ -152,9 +152,7 @@ class LayeredWorkspace:
     @contextmanager
     def _upper(self) -> Iterator[int]:
         assert self._attempt_fd is not None
-        fd = os.open(
-            b"up", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._attempt_fd
-        )
+        fd = os.open(b"up", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._attempt_fd)
         try:
             yield fd
         finally:

@@ -130,9 +130,7 @@ def _render(kind: str, mode: int, digest: str, path: bytes) -> bytes:
 
 
 def _render_change(path: bytes, change: Change) -> bytes:
-    return _render(
-        {"file": "f", "dir": "d", "symlink": "l"}[change.file_type], change.mode, change.digest, path
-    )
+    return _render({"file": "f", "dir": "d", "symlink": "l"}[change.file_type], change.mode, change.digest, path)
 
 
 def _digest_lines(lines: Iterable[bytes]) -> str:
