@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,11 @@ def test_output_is_clamped_to_head_and_tail_and_hashed_whole(bench: Bench) -> No
         assert stream.truncated and stream.total_bytes == len(whole)
         assert stream.sha256 == hashlib.sha256(whole).hexdigest()
         assert stream.kept == whole[:500] + whole[-500:]
+
+
+def test_no_output_need_be_kept(bench: Bench) -> None:
+    done = bench.run("echo output", limits=Limits(output_bytes=0))
+    assert done.stdout.truncated and done.stdout.total_bytes == 7 and len(done.stdout.kept) <= 2
 
 
 def test_short_output_is_kept_whole_with_any_bytes(bench: Bench) -> None:
@@ -456,6 +462,13 @@ def test_the_python_toolchain_is_the_runtimes_own(bench: Bench) -> None:
 
     done = bench.run("python3 -c 'import sys; print(sys.prefix, sys.version)'", toolchain=("python",))
     assert done.stdout.kept.decode().strip() == f"{sys.prefix} {sys.version}", done.stderr.kept
+
+
+def test_a_sandbox_that_cannot_be_started_is_a_fault(isolated: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = isolated.sandbox._machine  # type: ignore[attr-defined]
+    monkeypatch.setattr(isolated.sandbox, "_machine", replace(machine, bwrap="/no/such/bwrap"))
+    with pytest.raises(SandboxFault, match="/no/such/bwrap"):
+        isolated.run("true", view=None)
 
 
 def test_no_descriptor_is_left_open(bench: Bench) -> None:

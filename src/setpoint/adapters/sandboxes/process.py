@@ -15,7 +15,14 @@ import tempfile
 
 from setpoint.adapters.sandboxes import bwrap, seccomp, toolchain
 from setpoint.adapters.sandboxes.meter import Meter, TreeMeter
-from setpoint.adapters.sandboxes.running import ActionThreads, memory_file, not_started, set_limits, unstartable
+from setpoint.adapters.sandboxes.running import (
+    ActionThreads,
+    memory_file,
+    not_started,
+    set_limits,
+    start_refused,
+    unstartable,
+)
 from setpoint.adapters.sandboxes.scratch import plain, remove_tree
 from setpoint.adapters.sandboxes.supervise import Command, Ended, supervise
 from setpoint.kernel.errors import SandboxFault
@@ -57,7 +64,7 @@ class ProcessSandbox(ActionThreads):
             try:
                 ended = supervise(command, action.limits, action.stdin, cancel, born)
             except OSError as error:
-                return not_started(f"{action.argv[0]}: {error.strerror}")
+                return start_refused(action, error)
             return _finished(action, ended)
         finally:
             remove_tree(home)
@@ -103,6 +110,8 @@ class ProcessSandbox(ActionThreads):
 
     def _check(self, action: Action) -> None:
         """SandboxFault for what needs a mount namespace."""
+        if action.network:
+            raise SandboxFault(f"rung {self.report.rung!r} has no network of its own, so no allow-list can hold")
         moved = [mount.at for mount in action.mounts if mount.at != mount.host]
         if moved or action.out_at is not None:
             raise SandboxFault(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import errno
 import hashlib
 import os
 import resource
@@ -13,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from setpoint.adapters.sandboxes.capture import Capture
 from setpoint.adapters.sandboxes.scratch import remove_tree
+from setpoint.kernel.errors import SandboxFault
 from setpoint.ports.sandbox import Action, Captured, Finished, Limits
 
 ACTIONS_AT_ONCE = 64
@@ -127,6 +129,13 @@ def unstartable(action: Action) -> str:
         except UnicodeEncodeError:
             return f"{word!r} is not encodable"
     return ""
+
+
+def start_refused(action: Action, error: OSError) -> Finished:
+    """The kernel would not start the sandbox: for its arguments (an outcome), or for want of something (a fault)."""
+    if error.errno == errno.E2BIG:
+        return not_started(f"{action.argv[0]}: {error.strerror}")
+    raise SandboxFault(f"the sandbox for {action.argv[0]!r} could not be started: {error}") from error
 
 
 def not_started(why: str) -> Finished:
