@@ -500,3 +500,12 @@ def test_a_permit_is_a_value_that_nothing_changes_afterwards() -> None:
     permit = ruling(LS)
     with pytest.raises(dataclasses.FrozenInstanceError):
         permit.effect = "pure"
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"argv": 0}, {"argv": None}, {"argv": {"a": 1}}, {"command": ["ls"]}, {"argv": "ls"}]
+)
+def test_wrong_types_are_refused_before_anything_looks_at_them(arguments: dict[str, Any]) -> None:
+    """R077, Q1: the schema comes before the class of the effect is told from the arguments."""
+    refusal = ruling(make_call("shell_exec", **arguments))
+    assert isinstance(refusal, Refusal) and refusal.reason == "SCHEMA"

@@ -46,10 +46,12 @@ def rule(
     if grant is None or tool is None:
         legal = ", ".join(granted.tool for granted in task.actions)
         return _no(call, "syntactic", "UNKNOWN_TOOL", "/name", f"there is no tool {call.name!r}; there are: {legal}")
-    effect = effect_of(call, tool)
+    refusal = check_schema(call, tool)
+    if refusal is not None:
+        return refusal
+    effect = effect_of(call, tool)  # only now: what follows may rely on the schema
     refusal = (
-        check_schema(call, tool)
-        or _resource(call, grant, record, effect, facts.stage)
+        _resource(call, grant, record, effect, facts.stage)
         or (check_path(call, tool, grant, task, facts.resolved) if tool.path_argument else None)
         or _read_only(call, grant, effect)
     )
