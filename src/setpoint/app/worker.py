@@ -1,0 +1,294 @@
+"""One process's hold on trajectories: accept, claim, pursue, renew, let a kill through, release.
+
+A trajectory has one owner at a time. Whatever ends the work (a result, a kill, a lost lease, a cancelled caller), its
+ports are closed and its lease is released before the worker returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from setpoint.adapters.stores import this_owner
+from setpoint.app.base import require_base
+from setpoint.app.certify import certify
+from setpoint.app.manifest import manifests_of
+from setpoint.app.opening import Equipment
+from setpoint.app.places import Places
+from setpoint.app.planning import PlannedProposer, planned_reply
+from setpoint.engine.control import Request, read_request
+from setpoint.engine.journal import Journal
+from setpoint.engine.pursuit import Pursuit
+from setpoint.engine.reading import read_record
+from setpoint.engine.reconcile import converge
+from setpoint.engine.recovery import settle
+from setpoint.kernel import limits
+from setpoint.kernel.contract import Task
+from setpoint.kernel.errors import LeaseLost
+from setpoint.kernel.events import (
+    ControlApplied,
+    ControlRequested,
+    DeltaMeasured,
+    DriftFound,
+    Event,
+    Finished,
+    LeaseClaimed,
+    SavepointKept,
+    TaskAccepted,
+    decode,
+)
+from setpoint.kernel.exposure import expose, require_closure, required_level
+from setpoint.kernel.keys import canonical
+from setpoint.kernel.trajectory import Record
+from setpoint.phases.p3_gate.tools import BUILTIN
+from setpoint.ports.clock import Clock
+from setpoint.ports.log import Lease, Log
+from setpoint.ports.proposer import Proposer
+from setpoint.ports.workspace import Workspace
+from setpoint.version import VERSION
+
+KIND = "trajectory"
+Body = Callable[[Pursuit], Coroutine[Any, Any, Record]]
+"""What is done with a pursuit while it is owned."""
+Observer = Callable[[int, Event, Record], None]
+"""Called for every event as it is emitted: its turn, the event, the record after it."""
+
+WATCH_INTERVAL_S = 0.25
+"""How long a kill may take to be seen; polling the inbox costs one indexed read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a pursuit came to. ``exit_code`` is that of INTERFACE section 4."""
+
+    trajectory_id: str
+    record: Record
+
+    @property
+    def exit_code(self) -> int:
+        record = self.record
+        if record.is_terminal:
+            return record.finished_code
+        return 14 if record.state == "PAUSED" and record.question is None and record.pause_reason else 13
+
+
+class Worker:
+    """Owns trajectories on behalf of one process, one at a time each, any number of them."""
+
+    def __init__(self, places: Places, log: Log, clock: Clock) -> None:
+        self._places = places
+        self._log = log
+        self._clock = clock
+        self.equipment = Equipment(places)
+        self.owner = this_owner()
+
+    async def start(
+        self,
+        task: Task,
+        body: Body = converge,
+        *,
+        models: Sequence[str] | None = None,
+        models_directory: str | None = None,
+        parent: str = "",
+        observer: Observer | None = None,
+    ) -> Outcome:
+        """Accept ``task`` as a new trajectory and pursue it by ``body``.
+
+        ClosureMissing and IsolationUnavailable (exit 12) come before anything is written.
+        """
+        sandbox = self.equipment.sandbox(task.environment.tier)
+        require_closure(task, sandbox.report.tier)
+        trajectory_id = self._clock.new_id("tr")
+        self._log.create(trajectory_id, KIND)
+        with self._leased(trajectory_id) as lease:
+            workspace = await asyncio.to_thread(self.equipment.workspace, task, trajectory_id)
+            try:
+                await require_base(task, workspace, sandbox)
+                journal = Journal(
+                    self._log,
+                    self._clock,
+                    lease,
+                    self._log.head(trajectory_id),
+                    Record(trajectory_id=trajectory_id),
+                    observer,
+                )
+                self._accept(task, journal, workspace, models or task.models, models_directory, parent)
+                await journal.barrier()
+            except BaseException:
+                await asyncio.to_thread(workspace.close, keep_staged=False)
+                raise
+            return Outcome(trajectory_id, await self._pursue(task, journal, workspace, body))
+
+    async def take_up(self, trajectory_id: str, body: Body = converge, *, observer: Observer | None = None) -> Outcome:
+        """Go on with a trajectory where its log ends. One that is terminal is returned as it is."""
+        with self._leased(trajectory_id) as lease:
+            record, head = read_record(self._log, trajectory_id)
+            if record.is_terminal:
+                return Outcome(trajectory_id, record)
+            journal = Journal(self._log, self._clock, lease, head, record, observer)
+            journal.emit(LeaseClaimed(owner=self.owner, fence=lease.fence))
+            task = self.task_of(record)
+            if task.digest != record.task_digest:
+                await _refuse_drifted(journal, task)
+                return Outcome(trajectory_id, journal.record)
+            workspace = await asyncio.to_thread(self.equipment.workspace, task, trajectory_id)
+            return Outcome(trajectory_id, await self._pursue(task, journal, workspace, body))
+
+    @contextlib.contextmanager
+    def _leased(self, trajectory_id: str) -> Iterator[Lease]:
+        """Hold the lease; LeaseLost when another worker has it."""
+        lease = self._log.claim(trajectory_id, self.owner, limits.LEASE_TTL_MS)
+        try:
+            yield lease
+        finally:
+            with contextlib.suppress(LeaseLost):
+                self._log.release(lease)
+
+    def _accept(
+        self,
+        task: Task,
+        journal: Journal,
+        workspace: Workspace,
+        models: Sequence[str],
+        models_directory: str | None,
+        parent: str,
+    ) -> None:
+        report = self.equipment.sandbox(task.environment.tier).report
+        exposure = expose(task)
+        directory = os.path.dirname(task.source) if task.source else os.getcwd()
+        journal.emit(
+            TaskAccepted(
+                name=task.name,
+                task=journal.store(canonical(task.document)),
+                task_digest=task.digest,
+                workspace=task.environment.workspace,
+                base_digest=workspace.base_digest,
+                exposure=str(exposure),
+                required_level=required_level(exposure).label,
+                models=list(models),
+                tier=report.tier,
+                rung=report.rung,
+                runtime=VERSION,
+                directory=directory,
+                source=task.source or "",
+                models_directory=models_directory or directory,
+                parent=parent,
+            )
+        )
+        journal.emit(LeaseClaimed(owner=self.owner, fence=journal.lease.fence))
+
+    def task_of(self, record: Record) -> Task:
+        """The contract a trajectory was accepted with, read back from its log."""
+        assert record.task is not None
+        document = msgspec.json.decode(self._log.payload(record.task.ref))
+        data = msgspec.json.encode(document)
+        manifests = manifests_of(
+            data, file=record.source or record.name, directory=record.directory, source=record.source or None
+        )
+        return manifests[0].task
+
+    async def _pursue(self, task: Task, journal: Journal, workspace: Workspace, body: Body) -> Record:
+        record = journal.record
+        proposers = self._proposers(record)
+        verifier = self.equipment.verifier(task)
+        pursuit = Pursuit(
+            task,
+            journal,
+            workspace,
+            self.equipment.sandbox(task.environment.tier),
+            verifier,
+            proposers,
+            self._clock,
+            BUILTIN,
+            lambda p: certify(p, self._log, self._places.keys),
+            savepoint_fingerprint=lambda savepoint: self._fingerprint_of(record.trajectory_id, savepoint),
+            inbox=lambda after: self._log.inbox(record.trajectory_id, after),
+        )
+        try:
+            await settle(pursuit)
+            return await self._until_killed(body(pursuit), journal)
+        finally:
+            for proposer in proposers:
+                await proposer.close()
+            await verifier.close()
+            keep = not journal.record.is_terminal or journal.record.finished_reason == "Conflict"
+            await asyncio.to_thread(workspace.close, keep_staged=keep)
+
+    def _proposers(self, record: Record) -> list[Proposer]:
+        """The routes of a trajectory; ``plan:ID`` is the recorded reply of the plan with that id."""
+        found: list[Proposer] = []
+        for route in record.models:
+            if route.startswith("plan:"):
+                found.append(PlannedProposer(route, planned_reply(self._log, route.removeprefix("plan:"))))
+            else:
+                found += self.equipment.proposers([route], record.models_directory)
+        return found
+
+    async def _until_killed(self, body: Coroutine[Any, Any, Record], journal: Journal) -> Record:
+        """The loop, beside a watch that renews the lease and looks for a kill.
+
+        Whatever ends the wait (a result, a kill, a lost lease, a cancelled caller), both tasks are over when this
+        returns, so that nothing works on ports that are being closed.
+        """
+        loop = asyncio.create_task(body)
+        watch = asyncio.create_task(self._watch(journal))
+        try:
+            await asyncio.wait({loop, watch}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            loop_ended = loop.done()
+            for task in (loop, watch):
+                task.cancel()
+            await asyncio.gather(loop, watch, return_exceptions=True)
+        if loop_ended:
+            return loop.result()
+        return await self._killed(journal, watch.result())  # raises when the lease was lost
+
+    async def _watch(self, journal: Journal) -> tuple[str, Request, int]:
+        """Returns the kill request. Raises LeaseLost when another worker took over."""
+        stream = journal.lease.stream
+        renewed = self._clock.monotonic_ms()
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            if self._clock.monotonic_ms() - renewed >= limits.LEASE_RENEW_MS:
+                journal.lease = await asyncio.to_thread(self._log.renew, journal.lease, limits.LEASE_TTL_MS)
+                renewed = self._clock.monotonic_ms()
+            for position, key, data in self._log.inbox(stream, journal.record.inbox_position):
+                request = read_request(data)
+                if request.action == "kill":
+                    return key, request, position
+
+    async def _killed(self, journal: Journal, found: tuple[str, Request, int]) -> Record:
+        key, request, position = found
+        await journal.resynchronise()
+        journal.emit(
+            ControlRequested(request_id=key, action="kill", by=request.by, argument=request.argument, position=position)
+        )
+        journal.emit(ControlApplied(request_id=key, action="kill"))
+        journal.emit(Finished(state="CANCELLED", reason="Killed", message="kill by a person", code=11))
+        await journal.barrier()
+        return journal.record
+
+    def _fingerprint_of(self, trajectory_id: str, savepoint: int) -> str | None:
+        """The recorded fingerprint of a kept savepoint; of the base for 0."""
+        for stored in self._log.read(trajectory_id):
+            event = decode(stored.type, stored.data)
+            if isinstance(event, SavepointKept) and event.savepoint == savepoint:
+                return event.fingerprint
+            if isinstance(event, DeltaMeasured) and savepoint == 0:
+                return event.fingerprint
+        return None
+
+
+async def _refuse_drifted(journal: Journal, task: Task) -> None:
+    """The contract is not what was accepted: sealed files changed, or the document reads otherwise (law L10)."""
+    expected = journal.record.task_digest
+    journal.emit(DriftFound(what="task", expected=expected, found=task.digest, decision="refuse"))
+    message = "the sealed files or the contract changed since the task was accepted"
+    journal.emit(Finished(state="FAILED", reason="Drifted", message=message, code=17))
+    await journal.barrier()
