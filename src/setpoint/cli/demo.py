@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -86,7 +87,7 @@ def _tell_what_stays(root: Path) -> None:
     say("")
     say(printable(f"Everything is in {root}. Look around, for example:"))
     for words in ("get", "why", "certificate show"):
-        say(printable(f"  SETPOINT_HOME={root / 'home'} setpoint {words}"))
+        say(printable(f"  SETPOINT_HOME={shlex.quote(str(root / 'home'))} setpoint {words}"))
 
 
 def _verdict(narrator: Narrator, seconds: float) -> int:
