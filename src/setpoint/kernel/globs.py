@@ -12,9 +12,10 @@ Matching is O(pattern * path), whatever the path: a model chooses the path, so b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 PATTERN_CHARS_MAX: Final = 1000
 """A path of PATH_MAX (4096) is longer, but no one writes a longer pattern on purpose; it bounds the work of a match."""
@@ -55,6 +56,46 @@ def reaches_below(pattern: str, directory: str) -> bool:
     becomes a link.
     """
     return _match_components(_compiled(pattern), _split(directory), prefix=True)
+
+
+def is_inside(inner: str, outer: str) -> bool:
+    """Whether every path that ``inner`` matches is provably matched by ``outer``.
+
+    Sound, not complete: a no may be wrong for patterns that are spelled differently (``[ab]c`` in ``?c``), a yes never
+    is. Costs O(inner * outer).
+    """
+    return _included(_compiled(inner), _compiled(outer), lambda part: part is None, _component_inside)
+
+
+def _component_inside(inner: tuple[_Token, ...] | None, outer: tuple[_Token, ...] | None) -> bool:
+    assert inner is not None and outer is not None
+    return _included(inner, outer, lambda token: token == "*", _token_inside)
+
+
+def _token_inside(inner: _Token, outer: _Token) -> bool:
+    if outer == "?" or inner == outer:
+        return True
+    return isinstance(outer, _Set) and isinstance(inner, str) and inner != "?" and outer.holds(inner)
+
+
+T = TypeVar("T")
+
+
+def _included(
+    inner: Sequence[T], outer: Sequence[T], is_any: Callable[[T], bool], covers: Callable[[T, T], bool]
+) -> bool:
+    """Inclusion of two sequences in which ``is_any`` elements stand for any number of others."""
+    below = [False] * (len(outer) + 1)  # the row of the next position of ``inner``
+    for i in range(len(inner), -1, -1):
+        row = [False] * (len(outer) + 1)
+        row[len(outer)] = i == len(inner)
+        for j in range(len(outer) - 1, -1, -1):
+            if is_any(outer[j]):
+                row[j] = row[j + 1] or (i < len(inner) and below[j])
+            else:
+                row[j] = i < len(inner) and not is_any(inner[i]) and below[j + 1] and covers(inner[i], outer[j])
+        below = row
+    return below[0]
 
 
 def first_match(patterns: tuple[str, ...], path: str) -> str | None:

@@ -11,9 +11,10 @@ from typing import Any
 from setpoint.kernel.contract import Task, ToolGrant
 from setpoint.kernel.expression import ExprError, evaluate
 from setpoint.kernel.globs import matches
+from setpoint.kernel.grants import scope_of
 from setpoint.kernel.proposal import Call
 from setpoint.kernel.ruling import Refusal, RefusalReason
-from setpoint.phases.p3_gate.tools import Tool
+from setpoint.phases.p3_gate.tools import Tool, right_of
 
 
 def check_path(call: Call, tool: Tool, grant: ToolGrant, task: Task, resolved: str | None) -> Refusal | None:
@@ -29,9 +30,11 @@ def check_path(call: Call, tool: Tool, grant: ToolGrant, task: Task, resolved: s
         return no("OUTSIDE_WORKSPACE", f"{typed!r} leads outside the workspace; give a path inside it")
     if resolved in ("", "."):
         return no("OUTSIDE_GRANT", f"{typed!r} is the workspace itself; give a path to a file in it")
-    if grant.paths is not None and not any(matches(glob, resolved) for glob in grant.paths):
+    right = right_of(tool)
+    scope = scope_of(task, grant, right)
+    if scope.denies(right, resolved, 0, 0):  # money and time were ruled on before the turn began
         where = f"{typed!r}" if resolved == typed else f"{typed!r} leads to {resolved!r}, which"
-        return no("OUTSIDE_GRANT", f"{where} may not be used with {call.name}; allowed: {', '.join(grant.paths)}")
+        return no("OUTSIDE_GRANT", f"{where} may not be used with {call.name}; allowed: {', '.join(scope.objects)}")
     if tool.effect != "read":
         forbidden = next((glob for glob in task.goal.forbid if matches(glob, resolved)), None)
         if forbidden is not None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from setpoint.kernel.grants import Right
 from setpoint.kernel.ruling import Effect
 from setpoint.ports.proposer import ToolSpec
 
@@ -27,6 +28,15 @@ class Tool:
     @property
     def name(self) -> str:
         return self.spec.name
+
+
+def right_of(tool: Tool) -> Right:
+    """What using the tool is an exercise of. Running a program is its own right, whatever the program does."""
+    if tool.name == "shell_exec":
+        return "execute"
+    if tool.effect in ("pure", "read"):
+        return "read"
+    return "write" if tool.path_argument is not None else "effect"
 
 
 def _object(properties: dict[str, Any], required: list[str], **more: Any) -> dict[str, Any]:
