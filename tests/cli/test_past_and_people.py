@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 
+import pytest
+
 from .conftest import ASK, CALC, FIX, SLEEP, TASK, TOUCH, Shell, script
 
 
@@ -144,3 +146,16 @@ def test_kill_reaches_a_running_trajectory_at_once(shell: Shell):
     process.communicate(timeout=20)
     assert process.returncode == 11
     assert shell.json("why")["reason"] == "Killed"
+
+
+@pytest.mark.xfail(strict=True, reason="a kill read from the inbox in mid-turn waits for the turn's end")
+def test_kill_of_a_trajectory_without_a_worker_runs_nothing_of_it(shell: Shell):
+    """R226"""
+    shell.lay(TASK, SLEEP.replace("sleep 613.25", "sleep 2; echo x > src/x.txt"))
+    process = shell.start("converge", "--json")
+    assert process.stdout is not None
+    wait_for(process.stdout, "ToolIntent")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert shell.json("kill")["state"] == "CANCELLED"
+    assert shell.inside("events", "--type", "ToolResult") == ""

@@ -201,3 +201,44 @@ def test_the_tour_uses_pytest_as_its_judge():
     """The two tasks of this suite differ in their checks only."""
     assert "parse: pytest" in PYTEST_TASK
     assert "$SEALED/gold.sh" not in PYTEST_TASK
+
+
+@pytest.mark.xfail(strict=True, reason="the runtime accepts the task before it opens the routes")
+def test_a_route_that_cannot_be_opened_is_refused_before_anything_starts(shell: Shell):
+    shell.lay(TASK, FIX)
+    said = shell.run("converge", "--model", "scripted:nowhere.yaml", code=2).stderr
+    assert "nowhere.yaml" in said
+    assert shell.json("get") == {"trajectories": []}
+
+
+@pytest.mark.xfail(strict=True, reason="the runtime accepts the task before it looks for the planned reply")
+def test_a_plan_without_a_proposal_is_refused_before_anything_starts(shell: Shell):
+    shell.lay(TASK, FIX)
+    shell.write("ws/src/calc.py", "def add(a, b):\n    return a + b\n")
+    assert shell.json("plan", "-o", "none.plan")["outcome"] == "converged_already"
+    shell.run("apply", "none.plan", code=2)
+    assert [one["reason"] for one in shell.json("get")["trajectories"]] == ["Planned"]
+
+
+def test_a_conflicting_edit_ends_with_15_and_nothing_is_overwritten(shell: Shell):
+    shell.lay(TASK, ASK, FIX)
+    shell.run("converge", code=13)
+    shell.write("ws/src/calc.py", "def add(a, b):\n    return a - b  # mine\n")
+    shell.run("answer", "go on")
+    shell.run("resume", code=15)
+    assert "# mine" in shell.read("ws/src/calc.py")
+    told = shell.json("why")
+    assert (told["reason"], told["exit_code"]) == ("Conflict", 15)
+    assert told["next"]["how"]
+    assert "+    return a + b" in shell.run("diff", "--staged").stdout
+
+
+def test_what_is_staged_can_be_looked_at_while_a_trajectory_waits(shell: Shell):
+    shell.lay(TASK, TOUCH, ASK)
+    shell.run("converge", code=13)
+    told = shell.json("diff", "--staged", "--detailed-exitcode", code=10)
+    assert told["changed"] == ["src/x.txt"]
+    assert "+x" in told["diff"]
+    assert not (shell.directory / "ws/src/x.txt").exists()
+    shell.inside("cancel")
+    assert "holds nothing staged" in shell.run("diff", "--staged", code=2).stderr

@@ -15,7 +15,7 @@ from setpoint.kernel.errors import UsageFault
 from setpoint.kernel.events import Event, EvidenceRecorded, Ref, TaskAccepted, decode
 from setpoint.kernel.trajectory import UNKNOWN_PROGRESS, Record
 from setpoint.kernel.units import parse_duration_ms, parse_usd_micros
-from setpoint.ports.log import Stored
+from setpoint.ports.log import Lease, Stored
 
 E = TypeVar("E", bound=Event)
 
@@ -39,6 +39,7 @@ class Account:
     facts: tuple[Fact, ...]
     task: dict[str, Any]
     owner: str  # who holds the lease now, "" when nobody does
+    lease_until_ms: int  # when that lease ends unless it is renewed, 0 without one
     load: Callable[[str], bytes]  # payload by digest
 
     @property
@@ -78,7 +79,11 @@ def read_account(runtime: Runtime, trajectory_id: str) -> Account:
     )
     task = json.loads(runtime.log.payload(record.task.ref)) if record.task is not None else {}
     holder = runtime.log.holder(trajectory_id)
-    return Account(trajectory_id, record, facts, task, holder.owner if holder else "", runtime.log.payload)
+    return Account(trajectory_id, record, facts, task, *_lease(holder), runtime.log.payload)
+
+
+def _lease(holder: Lease | None) -> tuple[str, int]:
+    return ("", 0) if holder is None else (holder.owner, holder.expires_at_ms)
 
 
 def record_at(runtime: Runtime, trajectory_id: str, stop: Callable[[Stored], bool]) -> Record:

@@ -150,6 +150,11 @@ def _story(name: str) -> str:
     return name
 
 
+def _staged(parser: Parser) -> None:
+    _flag(parser, "--staged", "instead: what trajectory ID has staged and not committed, as a unified diff")
+    _id(parser)
+
+
 def _init(parser: Parser) -> None:
     parser.add_argument("-o", "--output", default="task.yaml", metavar="FILE", help="default: task.yaml; - is stdout")
     parser.add_argument("--name", metavar="NAME", help="name of the task (default: of the directory)")
@@ -261,7 +266,8 @@ VERBS: Final = (
     Verb("explain", WRITING, "what a field means", "writing:explain", _explain,
          ("setpoint explain Task.spec.budget", "setpoint explain tools")),
     Verb("diff", RUNNING, "the delta of the workspace as it is; no model is asked", "running:diff",
-         _all(_task, _detailed, _DOCUMENT), ("setpoint diff -f task.yaml --detailed-exitcode",)),
+         _all(_task, _detailed, _staged, _DOCUMENT),
+         ("setpoint diff -f task.yaml --detailed-exitcode", "setpoint diff --staged")),
     Verb("plan", RUNNING, "one proposal, judged, with no write", "running:plan",
          _all(_task, _models, _plan, _detailed, _DOCUMENT), ("setpoint plan -f task.yaml -o fix.plan",)),
     Verb("apply", RUNNING, "exactly that plan, if its base still stands", "running:apply", _all(_apply, _EVENTS),

@@ -60,15 +60,14 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
     async def guarded() -> T:
         loop = asyncio.get_running_loop()
+        main = asyncio.current_task()
+        assert main is not None
 
         def on_signal(signum: int) -> None:
             if caught:
                 os._exit(128 + signum)
             caught.append(signum)
-            # What the cancelled tasks still run into is a consequence of the signal, and no news to anyone.
-            loop.set_exception_handler(lambda *_: None)
-            for task in asyncio.all_tasks(loop):
-                task.cancel()
+            main.cancel()
 
         for signum in _SIGNALS:
             loop.add_signal_handler(signum, on_signal, signum)

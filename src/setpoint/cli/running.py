@@ -8,7 +8,7 @@ from typing import Any
 
 from setpoint.app.planning import Plan, read_plan
 from setpoint.app.runtime import Observer, Outcome, Runtime
-from setpoint.cli import taskfile
+from setpoint.cli import finding, taskfile
 from setpoint.cli.account import delta_item, progress_of
 from setpoint.cli.live import Progress, Watch, run
 from setpoint.cli.terminal import (
@@ -29,6 +29,8 @@ from setpoint.kernel.errors import UsageFault
 from setpoint.kernel.events import Event, EvidenceRecorded
 from setpoint.kernel.trajectory import Record
 
+DIFF_BYTES_MAX = 1 << 20
+"""A diff is for people; a larger one is cut with a note."""
 Work = Callable[[Runtime, Observer], Coroutine[Any, Any, Outcome]]
 
 
@@ -112,6 +114,10 @@ def apply(arguments: Namespace) -> int:
 
 
 def diff(arguments: Namespace) -> int:
+    if arguments.staged:
+        return _staged(arguments)
+    if arguments.id is not None:
+        raise UsageFault("an ID goes with --staged; the delta of a workspace is asked for by its task file, with -f")
     task = taskfile.task(arguments)
     levels: dict[str, str] = {}
 
@@ -133,6 +139,34 @@ def diff(arguments: Namespace) -> int:
             say(line)
         talk(f"delta {progress_said(record.progress)} (hard violations / unmet criteria / distance)", "dim")
     return _detailed(arguments, bool(record.items))
+
+
+def _staged(arguments: Namespace) -> int:
+    """What a trajectory holds ready: of one that waits or was interrupted, or whose commit met a conflict."""
+    with finding.opened(arguments) as runtime:
+        name = finding.trajectory(runtime, arguments.id)
+        record, _ = runtime.record(name)
+        if runtime.is_owned(name):
+            raise UsageFault(f"{name} is being worked on; its staged state is not still", hint=f"setpoint pause {name}")
+        if record.is_terminal and record.finished_reason != "Conflict":
+            raise UsageFault(f"{name} is {record.state}; it holds nothing staged", hint=f"setpoint describe {name}")
+        text = _staged_diff(runtime, record)
+    if arguments.json:
+        document = {"trajectory_id": name, "savepoint": record.savepoint, "changed": list(record.paths), "diff": text}
+        say_json(document)
+    elif text:
+        say(printable(text.rstrip("\n")))
+    return _detailed(arguments, bool(record.changed))
+
+
+def _staged_diff(runtime: Runtime, record: Record) -> str:
+    if not record.savepoint:
+        return ""
+    workspace = runtime.equipment.workspace(runtime.task_of(record), record.trajectory_id)
+    try:
+        return workspace.diff(DIFF_BYTES_MAX)
+    finally:
+        workspace.close(keep_staged=True)
 
 
 def _levels_into(levels: dict[str, str]) -> Observer:

@@ -169,7 +169,8 @@ def _running(account: Account) -> tuple[str, str | None]:
         return f"the model said {event.kind}; it is asked again after the pause it named", f"not before {when}"
     state = {"CALLING_MODEL": "waiting for the model", "WAITING_TOOL": "running an action"}
     doing = state.get(account.record.state, "between two turns")
-    return f"{account.owner} works on it: {doing} since {last.at}", None
+    until = f"its lease ends {timestamp(account.lease_until_ms)} unless it is renewed; then anyone may take it over"
+    return f"{account.owner} works on it: {doing} since {last.at}", until
 
 
 _REMEDIES: Final = {

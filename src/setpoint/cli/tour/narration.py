@@ -44,12 +44,12 @@ class Narrator:
 
     def tell(self, text: str) -> None:
         """A paragraph."""
-        for line in textwrap.wrap(printable(" ".join(text.split())), WIDTH - len(_INDENT)):
+        for line in textwrap.wrap(printable(" ".join(text.split())), WIDTH - len(_INDENT), break_on_hyphens=False):
             self._line(_INDENT + line)
 
     def row(self, label: str, text: str) -> None:
         """One labelled line of the record: what the model said, what the gate ruled, what came back."""
-        words = textwrap.wrap(printable(text), WIDTH - len(_INDENT) - _LABEL) or [""]
+        words = textwrap.wrap(printable(text), WIDTH - len(_INDENT) - _LABEL, break_on_hyphens=False) or [""]
         self._line(_INDENT + styled(label.ljust(_LABEL), "dim") + words[0])
         for line in words[1:]:
             self._line(_INDENT + " " * _LABEL + line)
@@ -75,7 +75,7 @@ class Narrator:
         return False
 
     def _listed(self, mark: str, style: str, text: str) -> None:
-        lines = textwrap.wrap(text, WIDTH - len(_INDENT) - 6) or [""]
+        lines = textwrap.wrap(text, WIDTH - len(_INDENT) - 6, break_on_hyphens=False) or [""]
         self._line(f"{_INDENT}{styled(mark.ljust(5), style)} {lines[0]}")
         for line in lines[1:]:
             self._line(f"{_INDENT}      {line}")

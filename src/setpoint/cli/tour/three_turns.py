@@ -152,7 +152,8 @@ def _claim_rejected(narrator: Narrator, played: Played) -> None:
     (back,) = [event for event in events if isinstance(event, RolledBack)]
     prompt, digest = rebuilt_prompt(played.runtime, account, 3)
     narrator.row("verdict", "completion rejected (event ClaimRejected); rolled back (event RolledBack)")
-    narrator.row("note", rejected.note)
+    for note in prompt.notes:
+        narrator.row("note", note)
     narrator.row("next", "t = 2")
     narrator.tell(
         "The staged project is again what it was, and so is the model's context: of the failed attempt one short note "
@@ -164,7 +165,9 @@ def _claim_rejected(narrator: Narrator, played: Played) -> None:
     narrator.fact("rolled back to savepoint", (back.savepoint, back.reason, bool(base)), (0, "invariant", True),
                   shown="0, the project as it was")  # fmt: skip
     narrator.fact("the next prompt is the one the log's digest names", prompt.digest, digest, shown=digest[:16])
-    narrator.fact("it holds the corrective note", rejected.note[:60] in prompt.text, True)
+    (broken,) = {item for item in rejected.items if item.startswith("invariants/")}
+    named = [broken in note and TEST in note and note in prompt.text for note in prompt.notes]
+    narrator.fact("it holds one corrective note, which names what broke", named, [True], shown=f"{broken}, {TEST}")
     narrator.fact("and nothing of the failed text", WEAKENED not in prompt.text, True)
 
 
