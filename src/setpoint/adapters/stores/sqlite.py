@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -36,6 +37,8 @@ from setpoint.ports.log import ZERO_HASH, Checkpoint, Draft, Head, Lease, Stored
 
 READ_ROWS = 512  # events fetched at a time: no read transaction outlives a fetch, so none holds a checkpoint back
 
+MAIL_AGE_S = 0.020  # how late a message of another process may be seen; every trajectory looks every turn
+
 _READ = "SELECT seq, turn, type, v, at, hash, data FROM event WHERE stream=? AND seq>? AND seq<=? ORDER BY seq LIMIT ?"
 
 
@@ -58,6 +61,8 @@ class SqliteLog:
         self._commits = GroupCommit(self._batches.write, path)
         self._templates: dict[str, bytes] = {}
         self._leased: set[str] = set()  # streams this store may append to; one alone has no company to wait for
+        self._mail: tuple[float, int] = (0.0, -1)  # when the newest message of all was looked for, and its row
+        self._no_mail: dict[str, tuple[int, int]] = {}  # by stream: nothing after this position at that newest row
         self._is_closed = False
 
     @property
@@ -209,6 +214,7 @@ class SqliteLog:
                 (lease.stream, lease.fence),
             )
         self._leased.discard(lease.stream)
+        self._no_mail.pop(lease.stream, None)
 
     def holder(self, stream: str) -> Lease | None:
         rows = self._fetch("SELECT fence, owner, expires_at_ms FROM stream WHERE stream_id=?", stream)
@@ -227,10 +233,18 @@ class SqliteLog:
                 " ON CONFLICT (stream, key) DO NOTHING",
                 (id, key, data),
             )
-            return inserted.rowcount == 1
+        self._mail = (0.0, -1)
+        return inserted.rowcount == 1
 
     def inbox(self, stream: str, after: int = 0) -> list[tuple[int, str, bytes]]:
-        """A look costs no sync and waits for none, so it may be taken every turn; the same holds for ``holder``."""
+        """A look costs no sync and waits for none, so it may be taken every turn; the same holds for ``holder``.
+
+        It mostly costs no statement either: one look at the whole mailbox serves every stream for ``MAIL_AGE_S``. A
+        statement gives up the interpreter lock, and a hundred trajectories that each do so every turn share no sync.
+        """
+        newest = self._newest_mail()
+        if self._no_mail.get(stream) == (after, newest):
+            return []
         rows = self._fetch(
             "SELECT i.id, i.key, i.data FROM stream s LEFT JOIN inbox i ON i.stream=s.id AND i.id>?2"
             " WHERE s.stream_id=?1 ORDER BY i.id",
@@ -239,7 +253,19 @@ class SqliteLog:
         )
         if not rows:
             raise unknown_stream(stream, self.path)
-        return [row for row in rows if row[0] is not None]
+        found = [row for row in rows if row[0] is not None]
+        if not found and stream in self._leased:
+            self._no_mail[stream] = (after, newest)
+        return found
+
+    def _newest_mail(self) -> int:
+        """The row of the newest message of any stream, as of at most ``MAIL_AGE_S`` ago; rows are never removed."""
+        looked_at, newest = self._mail
+        now = time.monotonic()
+        if now - looked_at > MAIL_AGE_S:
+            newest = self._fetch("SELECT coalesce(max(rowid), 0) FROM inbox")[0][0]
+            self._mail = (now, newest)
+        return newest
 
     async def close(self) -> None:
         """Write what is queued and close the file. Raises what an append that nobody waited for ran into."""
