@@ -172,9 +172,10 @@ def test_the_claim_is_rejected_with_one_short_note(shown: Shown) -> None:
     """R160"""
     turn = shown.part("turn 1 (fail-plausible bypass)", "turn 2")
     assert "completion rejected (event ClaimRejected); rolled back (event RolledBack)" in turn
-    assert re.search(r"^  note +the claim was rejected; not met: invariants/tests-untouched", turn, re.MULTILINE)
+    assert len(re.findall(r"^  note ", turn, re.MULTILINE)) == 1
     assert re.search(r"^  next +t = 2$", turn, re.MULTILINE)
-    assert {"it holds the corrective note", "and nothing of the failed text"} <= set(shown.facts)
+    note = "it holds one corrective note, which names what broke: invariants/tests-untouched, tests/test_config.py"
+    assert {note, "and nothing of the failed text"} <= set(shown.facts)
 
 
 def test_turn_2_closes_with_42_golden_invariants(shown: Shown) -> None:
