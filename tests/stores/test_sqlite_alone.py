@@ -22,6 +22,11 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "log.db")
 
 
+@pytest.fixture(autouse=True)
+def no_disk_is_slow(monkeypatch):
+    monkeypatch.setattr(group_commit, "OWN_THREAD_S_MAX", 60.0)
+
+
 class Writers:
     """The threads that wrote, told apart by watching the batch writer."""
 
@@ -37,9 +42,7 @@ class Writers:
 
 
 def test_a_stream_without_company_is_written_without_a_change_of_thread(path, monkeypatch):
-    monkeypatch.setattr(
-        group_commit, "LINGER_S", 60.0
-    )  # so that a loaded machine does not make the store's thread write
+    monkeypatch.setattr(group_commit, "LINGER_S", 60.0)  # on a loaded machine the store's thread would write at times
 
     async def body():
         log = SqliteLog(path, Clock())
