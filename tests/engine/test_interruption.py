@@ -7,93 +7,19 @@ does. Another process takes the log up; both ports and clock are fresh.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from setpoint.kernel.contract import Policy, ToolGrant
-from setpoint.kernel.errors import ProposerFault
+from setpoint.kernel.contract import ToolGrant
 from setpoint.kernel.events import Authorized, ModelReplied, ToolIntent
-from setpoint.testing.crash import Crash, CrashingLog
-from setpoint.testing.replies import ScriptedReplies, call, claim, raw, reply
+from setpoint.testing.crash import Crash, CrashingLog, DiaryLog
+from setpoint.testing.replies import call
 
-from .harness import TOOLS, Rig, criterion, holds, invariant, make_task
+from .harness import TOOLS, Rig
+from .scenarios import SCENARIOS, Scenario, write
 
-
-def write(path: str, content: str, *more: Any) -> Any:
-    return reply(call("file_write", path=path, content=content), *more)
-
-
-def shell(command: str, *more: Any) -> Any:
-    return reply(call("shell_exec", command=command), *more)
-
-
-@dataclass
-class Scenario:
-    name: str
-    script: list[Any]
-    second: list[Any] = field(default_factory=list)
-    task: dict[str, Any] = field(default_factory=dict)
-    checks: dict[str, Any] = field(default_factory=dict)
-    code: int = 0
-
-    def rig(self) -> Rig:
-        proposers = [ScriptedReplies(self.script)]
-        if self.second:
-            proposers.append(ScriptedReplies(self.second, "replies:2"))
-        return Rig(
-            proposers,
-            checks={"done/unit": holds("src/a", "1"), **self.checks},
-            task=make_task(models=tuple(p.route for p in proposers), **self.task),
-            commands={"false": lambda: (1, "no"), "look": lambda: (0, "seen")},
-        )
-
-
-TESTS_UNTOUCHED = {"invariants/tests": holds("tests/t", "assert a == 1")}
-SCENARIOS = [
-    Scenario("looks, then mends", [shell("look"), write("src/a", "1", claim())]),
-    Scenario(
-        "cheats, is rolled back, mends",
-        [shell("look"), write("tests/t", "pass", claim()), write("src/a", "2"), write("src/a", "1", claim())],
-        task={"invariants": (invariant("tests"),)},
-        checks=TESTS_UNTOUCHED,
-    ),
-    Scenario(
-        "stalls, and the next model mends",
-        [write("src/a", "x"), write("src/a", "y"), write("src/a", "z")],
-        [write("src/a", "1")],
-        task={"policy": Policy(stall_after=3)},
-    ),
-    Scenario(
-        "stalls for good",
-        [write("src/a", str(n)) for n in range(2, 9)],
-        task={"policy": Policy(stall_after=3)},
-        code=11,
-    ),
-    Scenario("repeats itself", [shell("false")] * 9, [write("src/a", "1")]),
-    Scenario(
-        "fails to answer, answers badly",
-        [
-            ProposerFault("overloaded", "busy", retry_after_ms=700),
-            raw('{"name": "shell_exec", "arguments": '),
-            reply(text="I am done."),
-            ProposerFault("refused", "no"),
-        ],
-        [write("src/a", "1")],
-    ),
-    Scenario(
-        "uses up a bounded tool",
-        [shell("look"), write("src/b", "1", call("shell_exec", command="false")), write("src/a", "1")],
-        task={"actions": (ToolGrant("shell_exec", max_calls=2), *TOOLS[1:])},
-    ),
-    Scenario(
-        "two criteria, one after the other",
-        [write("src/a", "1"), write("src/b", "2", claim())],
-        task={"done": (criterion("unit"), criterion("more"))},
-        checks={"done/more": holds("src/b", "2")},
-    ),
-]
+ENDING = [scenario for scenario in SCENARIOS if scenario.code >= 0]
 
 
 def totals(rig: Rig) -> dict[str, Any]:
@@ -142,8 +68,6 @@ def run_with_crash(scenario: Scenario, events: int, again: int | None = None) ->
 
 def boundaries(scenario: Scenario) -> tuple[dict[str, Any], int, set[int]]:
     """Totals of the undisturbed story, its length, and where its appends end."""
-    from setpoint.testing.crash import DiaryLog
-
     rig = scenario.rig()
     rig.log = DiaryLog(rig.store)
     record = rig.start()
@@ -155,7 +79,7 @@ def boundaries(scenario: Scenario) -> tuple[dict[str, Any], int, set[int]]:
     return totals(rig), position, ends
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name.replace(" ", "-"))
+@pytest.mark.parametrize("scenario", ENDING, ids=str)
 def test_a_crash_between_any_two_appends_changes_nothing(scenario: Scenario) -> None:
     """R049, R051, R175: same state, tree, spend, notes and routes; the first append accepts the task."""
     expected, _, ends = boundaries(scenario)
@@ -165,7 +89,7 @@ def test_a_crash_between_any_two_appends_changes_nothing(scenario: Scenario) -> 
         assert totals(rig) == expected, f"after {events} events: {rig.types()}"
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name.replace(" ", "-"))
+@pytest.mark.parametrize("scenario", ENDING, ids=str)
 def test_a_crash_after_any_event_ends_alike_and_repeats_no_recorded_call(scenario: Scenario) -> None:
     """R051, A1: also when an append is torn, which no store does. A turn may be lost then, a recorded reply never."""
     expected, length, _ = boundaries(scenario)
@@ -188,7 +112,7 @@ def assert_no_recorded_call_repeated(rig: Rig, events: int) -> None:
         assert lost <= 1, f"route {route} was asked {lost} times again after one crash at {events}"
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS[:3], ids=lambda s: s.name.replace(" ", "-"))
+@pytest.mark.parametrize("scenario", ENDING[:3], ids=str)
 def test_a_second_crash_during_recovery_changes_nothing(scenario: Scenario) -> None:
     """R051"""
     expected, _length, ends = boundaries(scenario)

@@ -23,7 +23,7 @@ from setpoint.engine.reading import apply
 from setpoint.engine.reconcile import converge
 from setpoint.engine.recovery import settle
 from setpoint.kernel.contract import Criterion, Invariant, Level, Task
-from setpoint.kernel.errors import ConflictFault, ProposerFault, ReplayDiverged
+from setpoint.kernel.errors import ConflictFault, ProposerFault, ReplayDiverged, StoreFault
 from setpoint.kernel.events import (
     Authorized,
     Certified,
@@ -91,7 +91,9 @@ async def replay(task: Task, log: Log, trajectory_id: str, tools: dict[str, Tool
                 break
             await settle(pursuit)
             await converge(pursuit)
-            if not tape.at_end and tape.record.state != "PAUSED" and not tape.record.is_terminal:
+            if not tape.at_end and tape.record.state == "PAUSED":
+                tape.take_over()  # it waited, and another owner took it up
+            elif not tape.at_end and not tape.record.is_terminal:
                 raise tape.divergence("the loop ended")
         except EndOfLog:
             break
@@ -137,6 +139,21 @@ class Tape:
                 return decode(stored.type, stored.data)
         return None
 
+    def context_at_hand(self) -> tuple[int, ContextBuilt] | None:
+        """The recorded context the engine is about to build, with its position: the one that comes next, or, when a
+        new owner builds the context of the call in flight again, the newest one that was recorded."""
+        following = self._next()
+        if following.type in ("TurnStarted", "ContextBuilt"):
+            candidates = self.events[self.position :]
+        else:
+            candidates = self.events[: self.position][::-1]
+        for stored in candidates:
+            if stored.type == "ContextBuilt":
+                event = decode(stored.type, stored.data)
+                assert isinstance(event, ContextBuilt)
+                return stored.seq, event
+        return None
+
     def divergence(self, instead: str) -> ReplayDiverged:
         at = self.events[self.position] if self.position < len(self.events) else None
         seq = at.seq if at is not None else len(self.events) + 1
@@ -151,6 +168,12 @@ class Tape:
 
     def take_over(self) -> None:
         """Fold what a new owner recorded when it took over, up to where it entered the loop."""
+        start = self.position
+        self._fold_taking_over()
+        if self.position == start:
+            raise self.divergence("nothing before another owner takes over")
+
+    def _fold_taking_over(self) -> None:
         while self.position < len(self.events):
             stored = self.events[self.position]
             event = decode(stored.type, stored.data)
@@ -333,14 +356,18 @@ async def _dispatched(tape: Tape, permit: Permit, bench: Bench, wall_ms: int) ->
 
 async def _surroundings(tape: Tape) -> list[Part]:
     """The workspace's parts as the recorded context holds them; the rest of the context is projected again."""
-    built: ContextBuilt | None = tape.find_ahead(ContextBuilt)
-    if built is None:
+    found = tape.context_at_hand()
+    if found is None:
         return []
-    return [
-        part_of("trunk", part.name, tape.load(Ref("sha256:" + part.digest, 0)).decode("utf-8", "replace"))
-        for part in built.parts
-        if part.name == MAP_PART or part.name.startswith(FILE_PART)
-    ]
+    seq, built = found
+    try:
+        return [
+            part_of("trunk", part.name, tape.load(Ref("sha256:" + part.digest, 0)).decode("utf-8", "replace"))
+            for part in built.parts
+            if part.name == MAP_PART or part.name.startswith(FILE_PART)
+        ]
+    except StoreFault as fault:
+        raise ReplayDiverged(f"replay differs at event {seq}: a part of its context is not there: {fault}") from fault
 
 
 def _certificate(tape: Tape) -> tuple[bytes, str, str]:
