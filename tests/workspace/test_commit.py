@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.adapters.workspaces import commit as commits
-from setpoint.adapters.workspaces import kernelcalls, layers, moves, state
+from setpoint.adapters.workspaces import homes, kernelcalls, layers, moves, state
 from setpoint.adapters.workspaces.copy import CopyWorkspaceProvider
 from setpoint.adapters.workspaces.moves import no_crash
 from setpoint.kernel.errors import ConflictFault, UsageFault, WorkspaceFault
@@ -113,7 +113,7 @@ def test_a_home_inside_the_workspace_is_there_only_while_the_commit_runs(
     top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside = str(top / "ws" / ".setpoint-test")
-    monkeypatch.setattr(commits, "_outside_home", lambda *args: inside)
+    monkeypatch.setattr(homes, "outside_home", lambda *args: inside)
     before = picture(top / "ws")
     seen: list[int] = []
 

@@ -128,6 +128,29 @@ os.mkdir('d1'); open('d1/one','w').write('x\\n'); shutil.rmtree('a'); open('a','
     assert workspace.changes().changes == ()
 
 
+def test_after_a_restore_actions_see_the_old_savepoint(bench: Bench) -> None:
+    bench.fill("mkdir -p a/b; echo 1 >a/f; echo 2 >a/b/g; chmod 700 a/b; echo 3 >h")
+    workspace = bench.open()
+    shown = [seen(workspace.candidate_view())]
+    turns = (
+        "echo 11 >a/f; chmod 755 a/b",
+        "rm -r a/b; mkdir a/b; echo n >a/b/n",
+        "rm a/f; mkdir a/f; rm h; echo x >a/f/h",
+    )
+    for number, script in enumerate(turns, 1):
+        workspace.begin()
+        act(workspace.action_view(), script)
+        workspace.keep(number)
+        shown.append(seen(workspace.candidate_view()))
+    for number in (2, 1, 0):
+        workspace.restore(number)
+        workspace.begin()
+        assert seen(workspace.action_view()) == shown[number]
+        with pytest.raises(WorkspaceFault):
+            workspace.restore(7)
+        assert seen(workspace.candidate_view()) == shown[number]
+
+
 def test_changes_are_exact_and_name_every_removed_file(bench: Bench) -> None:
     bench.fill(
         "mkdir -p d/e keep; echo 1 >d/a; echo 2 >d/e/b; printf 'one\\ntwo\\nthree\\n'>t; "

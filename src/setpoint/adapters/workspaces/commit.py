@@ -25,9 +25,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from setpoint.adapters.workspaces import conflict, durable, kernelcalls, moves, objects
-from setpoint.adapters.workspaces.moves import CrashPoint, Diverged, Dress, Move, MoveSet
-from setpoint.adapters.workspaces.objects import Ident, join
+from setpoint.adapters.workspaces import conflict, copying, durable, homes, moves, objects, wayback
+from setpoint.adapters.workspaces.commit_plan import CommitPlan
+from setpoint.adapters.workspaces.homes import HOME
+from setpoint.adapters.workspaces.moves import CrashPoint, Diverged, MoveSet
+from setpoint.adapters.workspaces.objects import Ident
 from setpoint.adapters.workspaces.treedigest import Manifest
 from setpoint.kernel.errors import ConflictFault, UsageFault, WorkspaceFault
 from setpoint.ports.workspace import CommitReceipt
@@ -37,7 +39,6 @@ KEPT_DAYS = 14  # older ones beyond that number go
 KEPT_BYTES = 1 << 30  # pre-images beyond that number may hold this much
 _RECORD = b"record.json"
 _STATE = b"state.json"
-_HOME = b"home"
 _BUILDING = b".building-"
 
 
@@ -130,12 +131,12 @@ class Commits:
     ) -> None:
         with ExitStack() as stack:
             fd = stack.enter_context(self._opened(building))
-            outside = _outside_home(self._root, self._base_fd, self._fd, building)
+            outside = homes.outside_home(self._root, self._base_fd, self._fd, building[-12:].decode())
             record = Record(commit_id, time.time_ns(), outside, MoveSet())
             durable.write_json(fd, _RECORD, record.to_json())  # so that a crash from here on finds an outside home
-            home = stack.enter_context(_made_home(fd, outside))
+            home = stack.enter_context(homes.made_home(fd, outside))
             new = stack.enter_context(objects.opened_dir(home, b"new", ours=True))
-            what = _Plan(self._base_fd, new).of(staged_fd)
+            what = CommitPlan(self._base_fd, new).of(staged_fd)
             found = conflict.find(self._base_fd, manifest, touched, what)
             if found:
                 raise _conflict(found)
@@ -169,7 +170,7 @@ class Commits:
             self._set_state(fd, "archiving")
             self._archive(fd, record)
         self._set_state(fd, "applied")
-        _remove_outside(record.outside_home)
+        homes.remove_outside(record.outside_home)
         self._crash("commit: done")
 
     def _abort(self, fd: int, record: Record) -> None:
@@ -192,7 +193,7 @@ class Commits:
             record = self._record(fd)
             if self._state(fd) == "undone":
                 return record.receipt
-            found = _changed_since(self._base_fd, record.what)
+            found = wayback.changed_since(self._base_fd, record.what)
             if found:
                 raise _conflict(found)
             record = self._ready_to_undo(fd, record)
@@ -204,14 +205,14 @@ class Commits:
 
     def _ready_to_undo(self, fd: int, record: Record) -> Record:
         """The record with present inode numbers, its old objects on the workspace's mount."""
-        what = _refreshed(self._base_fd, record.what)
+        what = wayback.refreshed(self._base_fd, record.what)
         if record.outside_home:
             with (
-                _made_home(fd, record.outside_home) as home,
+                homes.made_home(fd, record.outside_home) as home,
                 self._inside_old(fd) as archive,
                 objects.opened_dir(home, b"old", ours=True) as old,
             ):
-                what = _copied_back(archive, old, what)
+                what = wayback.copied_back(archive, old, what)
                 objects.sync_tree(old)
         record = replace(record, what=what)
         durable.write_json(fd, _RECORD, record.to_json())
@@ -224,9 +225,9 @@ class Commits:
             except Diverged as diverged:
                 raise _stuck("undo", record, diverged) from diverged
         self._set_state(fd, "undone")
-        _remove_outside(record.outside_home)
+        homes.remove_outside(record.outside_home)
         self._crash("undo: done")
-        durable.throw_away(fd, _HOME, self._trash_fd)
+        durable.throw_away(fd, HOME, self._trash_fd)
 
     # Recovery.
 
@@ -279,7 +280,7 @@ class Commits:
                 self._take_back(fd, record)
                 return f"undo of {record.commit_id}: completed"
             case "applied" | "undone":
-                _remove_outside(record.outside_home)  # an undo that died before it became durable may leave one
+                homes.remove_outside(record.outside_home)  # an undo that died before it became durable may leave one
                 return None
             case other:
                 raise WorkspaceFault(f"Commit {record.commit_id} is in an unknown state {other!r}")
@@ -311,26 +312,26 @@ class Commits:
             finally:
                 os.close(home)
         else:
-            with objects.opened_dir(fd, _HOME, ours=True) as home:
+            with objects.opened_dir(fd, HOME, ours=True) as home:
                 yield home
 
     def _archive(self, fd: int, record: Record) -> None:
         """Copy the pre-image from an outside home; repeatable."""
-        durable.throw_away(fd, _HOME, self._trash_fd)
+        durable.throw_away(fd, HOME, self._trash_fd)
         with (
-            _made_home(fd, "") as inside,
+            homes.made_home(fd, "") as inside,
             self._home(fd, record) as outside,
             objects.opened_dir(outside, b"old", ours=True) as source,
             objects.opened_dir(inside, b"old", ours=True) as target,
         ):
             for slot in objects.names(source):
-                objects.copy_tree(source, slot, target, slot, ours=True)
+                copying.copy_tree(source, slot, target, slot, ours=True)
             objects.sync_tree(target)
 
     @contextmanager
     def _inside_old(self, fd: int) -> Iterator[int]:
         with (
-            objects.opened_dir(fd, _HOME, ours=True) as home,
+            objects.opened_dir(fd, HOME, ours=True) as home,
             objects.opened_dir(home, b"old", ours=True) as old,
         ):
             yield old
@@ -341,7 +342,7 @@ class Commits:
         with self._opened(name) as fd:
             record = durable.read_json(fd, _RECORD)
         if record is not None:
-            _remove_outside(record["outside_home"])
+            homes.remove_outside(record["outside_home"])
         durable.throw_away(self._fd, name, self._trash_fd)
 
     def _prune(self) -> None:
@@ -387,253 +388,3 @@ def _stuck(what: str, record: Record, diverged: Diverged) -> WorkspaceFault:
         effect="in_doubt",
         hint="Move your version of that path aside and run `setpoint recover`; both versions are still there.",
     )
-
-
-# Homes.
-
-
-def _outside_home(root: str, base_fd: int, commits_fd: int, name: bytes) -> str:
-    """Where ``new`` and ``old`` must lie so that renames into the workspace work; "" for the commit's directory."""
-    if _same_mount(base_fd, commits_fd):
-        return ""
-    hidden = ".setpoint-" + name.removeprefix(_BUILDING).decode()[:12]
-    parent = os.path.dirname(root)
-    parent_fd = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if _same_mount(base_fd, parent_fd) and os.access(parent, os.W_OK | os.X_OK):
-            return os.path.join(parent, hidden)
-    finally:
-        os.close(parent_fd)
-    return os.path.join(root, hidden)
-
-
-def _same_mount(a_fd: int, b_fd: int) -> bool:
-    """One filesystem seen through one mount: renames cross neither (a bind mount shares the device number)."""
-    return os.fstat(a_fd).st_dev == os.fstat(b_fd).st_dev and _mount_id(a_fd) == _mount_id(b_fd)
-
-
-def _mount_id(fd: int) -> str:
-    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as info:
-        return next((line.split()[1] for line in info if line.startswith("mnt_id:")), "")
-
-
-@contextmanager
-def _made_home(fd: int, outside: str) -> Iterator[int]:
-    if outside:
-        _remove_outside(outside)
-        os.mkdir(outside, 0o700)
-        home = os.open(outside, objects.OPEN_DIR)
-    else:
-        os.mkdir(_HOME, 0o700, dir_fd=fd)
-        home = os.open(_HOME, objects.OPEN_DIR, dir_fd=fd)
-    try:
-        moves.make_home(home)
-        yield home
-    finally:
-        os.close(home)
-
-
-def _remove_outside(outside: str) -> None:
-    if not outside:
-        return
-    parent_fd = os.open(os.path.dirname(outside), objects.OPEN_DIR)
-    try:
-        objects.remove_tree(parent_fd, os.fsencode(os.path.basename(outside)))
-    finally:
-        os.close(parent_fd)
-
-
-# Planning.
-
-
-class _Plan:
-    """The moves that turn the base into base + staged; new objects are copied under ``new/<slot>``."""
-
-    def __init__(self, base_fd: int, new_fd: int) -> None:
-        self._base_fd = base_fd
-        self._new_fd = new_fd
-        self._moves: list[Move] = []
-        self._dresses: list[Dress] = []
-
-    def of(self, staged_fd: int) -> MoveSet:
-        with objects.opened_dir(staged_fd, b".", ours=True) as staged:
-            base = os.dup(self._base_fd)
-            try:
-                self._dress(b"", staged, os.fstat(staged_fd), base, os.fstat(base), locked=False)
-                self._walk(staged, base, b"", 0)
-            finally:
-                os.close(base)
-        return MoveSet(tuple(self._moves), tuple(self._dresses))
-
-    def _walk(self, staged: int, base: int, path: bytes, depth: int) -> None:
-        objects.refuse_depth(path, depth)
-        for name in objects.names(staged):
-            below = join(path, name)
-            new = os.stat(name, dir_fd=staged, follow_symlinks=False)
-            old = objects.lstat(base, name)
-            if objects.is_whiteout(staged, name, new):
-                if old is not None:
-                    self._moves.append(Move(below, len(self._moves), Ident.of(old), None))
-            elif stat.S_ISDIR(new.st_mode):
-                self._directory(staged, base, name, below, new, old, depth)
-            elif old is None or not _equal(staged, base, name, new, old):
-                self._put(staged, name, below, new, old, os.fstat(base))
-
-    def _directory(
-        self,
-        staged: int,
-        base: int,
-        name: bytes,
-        below: bytes,
-        new: os.stat_result,
-        old: os.stat_result | None,
-        depth: int,
-    ) -> None:
-        if old is None or not stat.S_ISDIR(old.st_mode):
-            self._put(staged, name, below, new, old, os.fstat(base))
-            return
-        with objects.opened_dir(staged, name, ours=True) as source:
-            whole = objects.is_opaque(source)
-        if whole:  # closed again, since its true mode shows only then
-            if not _equal_trees(staged, base, name):
-                self._put(staged, name, below, new, old, os.fstat(base))
-            return
-        with (
-            objects.opened_dir(staged, name, ours=True) as source,
-            objects.opened_dir(base, name, ours=False) as target,
-        ):
-            if not _same_mount(base, target):
-                raise WorkspaceFault(
-                    f"{objects.show(below)} is a mount of its own; a commit cannot be atomic across mounts",
-                    hint="Make the mounted directory the workspace, or leave it unchanged.",
-                )
-            before = len(self._moves)
-            self._walk(source, target, below, depth + 1)
-            locked = len(self._moves) > before and moves.locks_us_out(old.st_mode)
-            self._dress(below, source, new, target, old, locked=locked)
-
-    def _dress(
-        self, path: bytes, source: int, new: os.stat_result, target: int, old: os.stat_result, *, locked: bool
-    ) -> None:
-        modes = stat.S_IMODE(old.st_mode), stat.S_IMODE(new.st_mode)
-        packed = (
-            moves.pack_attributes(objects.user_xattrs(target)),
-            moves.pack_attributes(objects.user_xattrs(source)),
-        )
-        if locked or modes[0] != modes[1] or packed[0] != packed[1]:
-            self._dresses.append(Dress(path, *modes, *packed))
-
-    def _put(
-        self,
-        staged: int,
-        name: bytes,
-        path: bytes,
-        new: os.stat_result,
-        old: os.stat_result | None,
-        parent: os.stat_result,
-    ) -> None:
-        slot = b"%d" % len(self._moves)
-        objects.copy_tree(staged, name, self._new_fd, slot, ours=True)
-        owner = old or parent
-        if os.geteuid() == 0 and (owner.st_uid, owner.st_gid) != (new.st_uid, new.st_gid):
-            _give(self._new_fd, slot, owner.st_uid, owner.st_gid)
-        content = objects.digest_tree(self._new_fd, slot, ours=True)
-        if moves.locks_us_out(new.st_mode) and stat.S_ISDIR(new.st_mode):
-            objects.chmod_nofollow(self._new_fd, slot, new.st_mode | 0o700)  # it will be renamed
-        made = os.stat(slot, dir_fd=self._new_fd, follow_symlinks=False)
-        ident = Ident.of(made)._replace(mode=new.st_mode)
-        self._moves.append(Move(path, len(self._moves), None if old is None else Ident.of(old), ident, content))
-
-
-def _give(dir_fd: int, name: bytes, uid: int, gid: int) -> None:
-    """As root: what is made for a user's tree belongs to that user."""
-    st = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    os.chown(name, uid, gid, dir_fd=dir_fd, follow_symlinks=False)
-    if stat.S_ISDIR(st.st_mode):
-        with objects.opened_dir(dir_fd, name, ours=True) as fd:
-            for child in objects.names(fd):
-                _give(fd, child, uid, gid)
-
-
-def _equal(staged: int, base: int, name: bytes, new: os.stat_result, old: os.stat_result) -> bool:
-    if new.st_mode != old.st_mode:
-        return False
-    try:
-        return objects.same_content(staged, name, new, base, name, old, ours=(True, False)) and (
-            objects.xattrs_of(staged, name, new, ours=True) == objects.xattrs_of(base, name, old, ours=False)
-        )
-    except PermissionError:  # the user's own unreadable file
-        return False
-
-
-def _equal_trees(staged: int, base: int, name: bytes) -> bool:
-    try:
-        return objects.digest_tree(staged, name, ours=True) == objects.digest_tree(base, name, ours=False)
-    except PermissionError:
-        return False
-
-
-# The way back.
-
-
-def _changed_since(base_fd: int, what: MoveSet) -> list[bytes]:
-    """Paths that are no longer as the commit left them."""
-    found: list[bytes] = []
-    for move in what.moves:
-        with _parent(base_fd, move.path) as (fd, name):
-            if fd is None or not _is_as_left(fd, name, move):
-                found.append(move.path)
-    for dress in what.dresses:
-        with _parent(base_fd, dress.path) as (fd, name):
-            present = None if fd is None else objects.lstat(fd, name)
-            if present is None or stat.S_IMODE(present.st_mode) != dress.new_mode:
-                found.append(dress.path)
-    return sorted(set(found))
-
-
-def _is_as_left(fd: int, name: bytes, move: Move) -> bool:
-    if objects.lstat(fd, name) is None or move.new is None:
-        return objects.lstat(fd, name) is None and move.new is None
-    try:
-        return objects.digest_tree(fd, name, ours=True) == move.content  # ours: the commit made this object
-    except PermissionError:
-        return False
-
-
-def _refreshed(base_fd: int, what: MoveSet) -> MoveSet:
-    """The same moves with the inode numbers that hold the commit's content now (an editor may have rewritten them)."""
-
-    def fresh(move: Move) -> Move:
-        with _parent(base_fd, move.path) as (fd, name):
-            present = None if fd is None else objects.lstat(fd, name)
-            return move if present is None else replace(move, new=Ident.of(present))
-
-    return replace(what, moves=tuple(fresh(move) if move.new is not None else move for move in what.moves))
-
-
-@contextmanager
-def _parent(base_fd: int, path: bytes) -> Iterator[tuple[int | None, bytes]]:
-    directory, name = objects.split(path)
-    try:
-        fd = kernelcalls.open_dir_beneath(base_fd, directory)
-    except OSError:
-        yield None, name
-        return
-    try:
-        yield fd, name
-    finally:
-        os.close(fd)
-
-
-def _copied_back(archive: int, old: int, what: MoveSet) -> MoveSet:
-    """Copy pre-images to the workspace's mount; their inode numbers change with that."""
-    fresh: list[Move] = []
-    for move in what.moves:
-        if move.old is None:
-            fresh.append(move)
-            continue
-        slot = b"%d" % move.slot
-        objects.copy_tree(archive, slot, old, slot, ours=True)
-        made = os.stat(slot, dir_fd=old, follow_symlinks=False)
-        fresh.append(replace(move, old=Ident.of(made)._replace(mode=move.old.mode)))
-    return replace(what, moves=tuple(fresh))

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from setpoint.adapters.workspaces import durable, layers, objects, treedigest
+from setpoint.adapters.workspaces import copying, durable, layers, objects, treedigest
 from setpoint.adapters.workspaces.layers import MergedDir, Node, components
 from setpoint.adapters.workspaces.moves import CrashPoint, no_crash
 from setpoint.adapters.workspaces.objects import Ident, join
@@ -78,21 +78,21 @@ class CopyWorkspace(LayeredWorkspace):
     def keep(self, savepoint: int) -> None:
         self._derive()
         self._forget()
-        try:
-            super().keep(savepoint)
-        except WorkspaceFault:
-            self._remember(self._known)  # nothing was kept, so the tree still goes back to what was known
-            raise
+        super().keep(savepoint)  # should it fail, the tree still goes back to what is known, or is made anew
         self._exposed = False
         self._remember(self._stat_tree()[0])
 
     def restore(self, savepoint: int) -> None:
         self.discard()
-        paths = self._staged.paths_after(savepoint)
+        before = self._paths_changed()
         self._forget()
-        super().restore(savepoint)
+        super().restore(savepoint)  # should it fail, the next open makes the tree anew
         with objects.world_faults("Taking the working copy back"):
-            self._bring_back(paths)
+            self._bring_back(before | self._paths_changed())
+
+    def _paths_changed(self) -> set[bytes]:
+        found = (os.fsencode(item.change.path) for item in self._differences(1))
+        return {b"" if path == b"." else path for path in found}
 
     def write(self, path: ResolvedPath, content: bytes) -> None:
         if self._attempt_fd is None:
@@ -179,7 +179,7 @@ class CopyWorkspace(LayeredWorkspace):
             objects.opened_dir(self._attempt_fd, b"up", ours=True) as up,
         ):
             self._derive_dir(shown, tree, up, b"", wanted)
-            objects.dress_dir(up, os.fstat(tree), objects.user_xattrs(tree))
+            copying.dress_dir(up, os.fstat(tree), objects.user_xattrs(tree))
 
     def _derive_dir(
         self,
@@ -204,7 +204,7 @@ class CopyWorkspace(LayeredWorkspace):
                 continue  # the user's own fifo or socket, only young
             objects.refuse_forbidden(below, st)
             if not stat.S_ISDIR(st.st_mode):
-                objects.copy_leaf(tree, name, up, name, st, ours=True)
+                copying.copy_leaf(tree, name, up, name, st, ours=True)
                 continue
             os.mkdir(name, 0o700, dir_fd=up)
             with ExitStack() as stack:
@@ -216,7 +216,7 @@ class CopyWorkspace(LayeredWorkspace):
                 else:
                     objects.set_opaque(inner_up)
                 self._derive_dir(inner, inner_tree, inner_up, below, wanted)
-                objects.dress_dir(inner_up, st, objects.user_xattrs(inner_tree))
+                copying.dress_dir(inner_up, st, objects.user_xattrs(inner_tree))
 
     # Base + staged -> tree.
 
@@ -230,15 +230,15 @@ class CopyWorkspace(LayeredWorkspace):
     def _copy_dir(self, shown: MergedDir, st: os.stat_result, target: int) -> None:
         for name, node in shown.children():
             self._copy(shown, name, node, target)
-        objects.dress_dir(target, st, objects.user_xattrs(shown.top()[1]))
+        copying.dress_dir(target, st, objects.user_xattrs(shown.top()[1]))
 
     def _copy(self, shown: MergedDir, name: bytes, node: Node, target: int) -> None:
         if objects.is_special(node.st.st_mode):
             with suppress(PermissionError):  # a device of the user's is not shown where it cannot be made
-                objects.copy_leaf(node.dir_fd, name, target, name, node.st, ours=node.ours)
+                copying.copy_leaf(node.dir_fd, name, target, name, node.st, ours=node.ours)
             return
         if not node.is_dir:
-            objects.copy_leaf(node.dir_fd, name, target, name, node.st, ours=node.ours)
+            copying.copy_leaf(node.dir_fd, name, target, name, node.st, ours=node.ours)
             return
         os.mkdir(name, 0o700, dir_fd=target)
         with shown.open(name) as inner, objects.opened_dir(target, name, ours=True) as fd:
@@ -264,13 +264,13 @@ class CopyWorkspace(LayeredWorkspace):
                     return  # gone with its parent, or made again with it
             if not name:
                 fd = shown.top()[1]
-                objects.dress_dir(target, os.fstat(fd), objects.user_xattrs(fd))
+                copying.dress_dir(target, os.fstat(fd), objects.user_xattrs(fd))
                 return
             node, present = shown.lookup(name), objects.lstat(target, name)
             if node is not None and node.is_dir and present is not None and stat.S_ISDIR(present.st_mode):
                 inner = stack.enter_context(shown.open(name))
                 inner_target = stack.enter_context(objects.opened_dir(target, name, ours=True))
-                objects.dress_dir(inner_target, node.st, objects.user_xattrs(inner.top()[1]))
+                copying.dress_dir(inner_target, node.st, objects.user_xattrs(inner.top()[1]))
                 return
             objects.remove_tree(target, name)
             if node is not None:

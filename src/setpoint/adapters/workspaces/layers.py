@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal
 
-from setpoint.adapters.workspaces import objects
+from setpoint.adapters.workspaces import copying, objects
 from setpoint.kernel.errors import WorkspaceFault
 from setpoint.ports.sandbox import WORKSPACE_AT
 from setpoint.ports.workspace import Entry
@@ -293,7 +293,7 @@ def _ensure_dir(here: MergedDir, target_fd: int, name: bytes, path: bytes, *, ma
             os.fchmod(fd, 0o755)
         else:
             with here.open(name) as lower:
-                objects.dress_dir(fd, node.st, objects.user_xattrs(lower.top()[1]))
+                copying.dress_dir(fd, node.st, objects.user_xattrs(lower.top()[1]))
 
 
 def _place(node: Node | None, target_fd: int, spare_fd: int, name: bytes, content: bytes) -> None:

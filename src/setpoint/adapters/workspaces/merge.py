@@ -14,7 +14,7 @@ import stat
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from setpoint.adapters.workspaces import moves, objects
+from setpoint.adapters.workspaces import copying, moves, objects
 from setpoint.adapters.workspaces.changeset import ENTRIES_MAX
 from setpoint.adapters.workspaces.moves import Dress, Move, MoveSet
 from setpoint.adapters.workspaces.objects import Ident, join
@@ -88,7 +88,7 @@ def _merge(result: Plan, upper: int, staged: int, base: int | None, path: bytes,
             _take_away(result, below, old, under)
         elif old is None or not _equal(upper, name, new, staged, old, ours=True):
             slot = b"%d" % len(result.moves)
-            objects.copy_leaf(upper, name, result.new_fd, slot, new, ours=True)
+            copying.copy_leaf(upper, name, result.new_fd, slot, new, ours=True)
             _put(result, below, old, new.st_mode, under)
 
 
@@ -119,7 +119,7 @@ def _merge_dir(result: Plan, upper: int, staged: int, base: int | None, name: by
             attributes = objects.user_xattrs(source)
             if not whole and not changed and inner_base is not None and under is not None:
                 changed = _dressed_otherwise(new, attributes, under, objects.user_xattrs(inner_base))
-            objects.dress_dir(target, new, attributes)
+            copying.dress_dir(target, new, attributes)
             if os.geteuid() != 0:
                 os.fchmod(target, stat.S_IMODE(new.st_mode) | 0o700)  # it will be renamed; the move sets its mode
         if whole or changed:
@@ -146,7 +146,7 @@ def _build(result: Plan, upper: int, base: int | None, target: int, path: bytes,
         if stat.S_ISDIR(new.st_mode):
             changed |= _build_dir(result, upper, base, target, name, below, depth)
         elif under is None or base is None or not _equal(upper, name, new, base, under, ours=False):
-            objects.copy_leaf(upper, name, target, name, new, ours=True)
+            copying.copy_leaf(upper, name, target, name, new, ours=True)
             _touch(result, below, under)
             changed = True
     return changed
@@ -169,7 +169,7 @@ def _build_dir(result: Plan, upper: int, base: int | None, target: int, name: by
         attributes = objects.user_xattrs(source)
         if inner_base is not None and under is not None and not changed:
             changed = _dressed_otherwise(new, attributes, under, objects.user_xattrs(inner_base))
-        objects.dress_dir(inner, new, attributes)
+        copying.dress_dir(inner, new, attributes)
     if inner_base is None or changed:
         return True
     objects.remove_tree(target, name)

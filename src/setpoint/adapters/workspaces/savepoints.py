@@ -71,14 +71,6 @@ class StagedLayer:
         elif self.head:
             self._apply(self.head)
 
-    def paths_after(self, number: int) -> set[bytes]:
-        """Every path that savepoints later than ``number`` moved or dressed."""
-        found: set[bytes] = set()
-        for later in self.savepoints():
-            if later > number:
-                found.update(MoveSet.from_json(self._journal(later)).paths)
-        return found
-
     # Keep.
 
     def keep(self, number: int, upper_fd: int, base_fd: int, since_ns: int) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from setpoint.adapters.workspaces import changeset, durable, kernelcalls, layers, objects, treedigest
+from setpoint.adapters.workspaces import changeset, copying, durable, kernelcalls, layers, objects, treedigest
 from setpoint.adapters.workspaces.changeset import Difference
 from setpoint.adapters.workspaces.commit import Record
 from setpoint.adapters.workspaces.layers import MergedDir, Visits
@@ -57,7 +57,7 @@ class TransactionFiles:
             os.mkdir(b"staged", 0o700, dir_fd=fd)
             base = self.state.base_fd
             with objects.opened_dir(fd, b"staged", ours=True) as staged:
-                objects.dress_dir(staged, os.fstat(base), objects.user_xattrs(base))
+                copying.dress_dir(staged, os.fstat(base), objects.user_xattrs(base))
                 os.fsync(staged)
             manifest = self.state.scan(fd, _MANIFEST)
             meta = {"root": self.state.root, "transaction_id": transaction_id, "base_digest": manifest.digest}
@@ -115,7 +115,7 @@ class LayeredWorkspace:
                 os.mkdir(part, 0o700, dir_fd=self._attempt_fd)
             with self._view(2) as shown, objects.opened_dir(self._attempt_fd, b"up", ours=True) as upper:
                 fd = shown.top()[1]
-                objects.dress_dir(upper, os.fstat(fd), objects.user_xattrs(fd))
+                copying.dress_dir(upper, os.fstat(fd), objects.user_xattrs(fd))
             os.mkdir(b"tmp", 0o700, dir_fd=self._attempt_fd)
             # A fresh inode's time is the clock that other inodes are stamped by; no userspace clock agrees with it.
             self._since_ns = os.stat(b"tmp", dir_fd=self._attempt_fd).st_ctime_ns
