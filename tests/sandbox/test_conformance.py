@@ -125,6 +125,25 @@ def test_mounts_are_shown_read_only_at_their_place(isolated: Bench, tmp_path: Pa
     assert os.listdir(tmp_path / "sealed") == ["test"]
 
 
+def test_what_is_hidden_stays_hidden_when_its_folder_is_renamed(isolated: Bench) -> None:
+    """R210"""
+    secret = isolated.workspace / "a" / "b" / "golden.py"
+    secret.parent.mkdir(parents=True)
+    secret.write_text("SECRET\n")
+    (secret.parent / "plain").write_text("plain\n")
+    hidden = ("a/b/golden.py",)
+    first = isolated.run("mv a moved; mv a/b a/c; cat a/b/plain; echo x > a/b/new; cat a/b/new", hidden=hidden)
+    assert first.stdout.kept == b"plain\nx\n", first.stderr.kept
+    assert isolated.run("grep -r SECRET . 2>/dev/null", hidden=hidden).stdout.kept == b""
+    assert secret.read_text() == "SECRET\n"
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "..", ".", "../beside", "a/../../beside"])
+def test_only_paths_below_the_workspace_can_be_hidden(isolated: Bench, path: str) -> None:
+    with pytest.raises(SandboxFault, match="cannot be hidden"):
+        isolated.run("true", hidden=(path,))
+
+
 def test_without_a_view_there_is_no_workspace(isolated: Bench) -> None:
     done = isolated.run("pwd; ls -d /workspace", view=None)
     assert done.stdout.kept == b"/tmp\n" and done.exit_code != 0

@@ -172,7 +172,7 @@ def test_a_bwrap_that_fails_leads_to_the_next_rung_and_a_hint(tmp_path: Path, mo
     found = probe.probe(None)
     assert found.rung in ("landlock", "none") and found.report().tier == "none"
     assert any("setting up uid map" in failure for failure in found.failures)
-    assert found.hints and {"disk", "pids"} <= set(found.unenforced)
+    assert found.hints and {"disk", "pids", "hidden"} <= set(found.unenforced)
 
 
 def test_a_bwrap_that_hangs_does_not_hang_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,8 @@ class _Staging:
             cwd=action.cwd if view is not None or action.cwd != WORKSPACE_AT else "/tmp",
             tmp_bytes=self._tmp_bytes(),
             drop_capabilities=os.geteuid() == 0 or bool(self.prefix),
-            hidden=_existing(action.hidden, view),
+            hidden=(hidden := _existing(action.hidden, view)),
+            pinned=_pinned(hidden, view),
         )
 
     def born(self, init: int, outer: int) -> Meter:
@@ -252,14 +253,38 @@ class _Staging:
 
 
 def _existing(hidden: Sequence[str], view: View | None) -> tuple[tuple[str, bool], ...]:
-    """The hidden paths that are there to be covered, in the base: no action ever sees them, so none can make them."""
+    """The hidden paths that are there to be covered, in the base: no action ever sees them, so none can make them.
+
+    Over a bound directory their parents are mounted onto themselves first (see ``_pinned``).
+    """
     root = view.lowers[0] if isinstance(view, OverlayView) else view.root if isinstance(view, BindView) else ""
     found: list[tuple[str, bool]] = []
-    for path in hidden if root else ():
+    for given in hidden if root else ():
+        path = os.path.normpath(given)
+        if path in (".", "..") or path.startswith(("/", "../")):
+            raise SandboxFault(f"{given!r} cannot be hidden: it is not a path below the workspace")
         with contextlib.suppress(OSError):
             info = os.lstat(os.path.join(root, path))
             found.append((os.path.join(WORKSPACE_AT, path), stat.S_ISDIR(info.st_mode)))
     return tuple(found)
+
+
+def _pinned(hidden: Sequence[tuple[str, bool]], view: View | None) -> tuple[Mount, ...]:
+    """Parents of hidden paths in a bound directory, to be mounted onto themselves.
+
+    A real directory can be renamed, and what was covered would lie bare in the next action; a mount point cannot. In
+    an overlay the base's directories cannot be renamed at all (EXDEV), so nothing need be pinned there.
+    """
+    if not isinstance(view, BindView) or view.readonly:
+        return ()
+    parents: list[str] = []
+    for at, _ in hidden:
+        path = os.path.dirname(at)
+        while path != WORKSPACE_AT:
+            parents.append(path)
+            path = os.path.dirname(path)
+    ordered = sorted(dict.fromkeys(parents), key=len)
+    return tuple(Mount(view.root + path.removeprefix(WORKSPACE_AT), path) for path in ordered)
 
 
 def read_small_files(directory: int) -> dict[str, bytes]:

@@ -79,6 +79,7 @@ class World:
     tmp_bytes: int
     drop_capabilities: bool
     hidden: tuple[tuple[str, bool], ...] = ()  # path inside, and whether it is a directory
+    pinned: tuple[Mount, ...] = ()  # directories of the workspace that must keep their names, outermost first
 
 
 def arguments(world: World, data_fd: Sequence[int], seccomp: int, status: int, gate: tuple[int, int]) -> list[str]:
@@ -113,6 +114,8 @@ def arguments(world: World, data_fd: Sequence[int], seccomp: int, status: int, g
     for mount in world.readonly:
         args += ["--ro-bind", mount.host, mount.at]
     args += _workspace(world)
+    for mount in world.pinned:
+        args += ["--bind", mount.host, mount.at]
     for at, is_directory in world.hidden:
         # An empty, read-only place over it; a device node on a nodev mount cannot be opened.
         args += (

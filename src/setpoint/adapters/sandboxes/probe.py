@@ -103,7 +103,7 @@ def weaker_report(found: Found, rung: Rung, place: str) -> SandboxReport:
         return replace(found, rung="copy", overlay=False, unenforced=lacking).report()
     process = ProcessSandbox(SandboxReport("none", rung, ""), place)
     with _PrivateDirectory(Path(place)) as scratch:
-        lacking = tuple(_unenforced(process, _view(scratch, "copy"), disk_bounded=False))
+        lacking = (*_unenforced(process, _view(scratch, "copy"), disk_bounded=False), "hidden")
     return replace(found, rung=rung, unenforced=lacking).report()
 
 
@@ -164,7 +164,7 @@ def _probe(place: str) -> Found:
     if best is None:
         rung = "landlock" if abi > 0 and has_seccomp else "none"
         process = ProcessSandbox(SandboxReport("none", rung, ""), place)
-        lacking = tuple(_unenforced(process, _view(place, "copy"), disk_bounded=False))
+        lacking = (*_unenforced(process, _view(place, "copy"), disk_bounded=False), "hidden")
         hints = tuple(_hints(failures, has_seccomp))
         return Found(rung, "", "", False, False, False, has_seccomp, abi, "", lacking, hints, tuple(failures))
     rung, path, version, private = best

@@ -2,7 +2,8 @@
 
 There is no ``/workspace`` here: the program runs in the real directory, so only ``BindView`` and mounts at their own
 path work, and ``/workspace`` in ``cwd`` is translated. ``landlock`` confines files and refuses internet sockets;
-``none`` confines nothing. Both hold time, output, memory (sampled) and the death of the whole tree.
+``none`` confines nothing. Neither can take a path out of a directory, so ``hidden`` is among what the report calls
+unenforced. Both hold time, output, memory (sampled) and the death of the whole tree.
 """
 
 from __future__ import annotations
