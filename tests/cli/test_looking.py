@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from .conftest import Shell
+from .conftest import ASK, FIX, TASK, Shell
 
 CONDITIONS = [
     "Accepted",
@@ -80,6 +80,19 @@ def test_events_can_be_filtered_and_followed_to_the_end(toured: Shell):
     ]
     assert all(e["seq"] > 20 for e in envelopes)
     assert toured.run("events", "-f").stdout.splitlines() == lines
+
+
+def test_following_shows_what_is_written_meanwhile_and_ends_with_the_trajectory(shell: Shell):
+    shell.lay(TASK, ASK, FIX)
+    shell.run("converge", code=13)
+    follower = shell.start("events", "-f", "--json")
+    assert follower.stdout is not None
+    assert next(json.loads(line) for line in follower.stdout if "QuestionAsked" in line)["turn"] == 1
+    shell.inside("answer", "go on")
+    shell.inside("resume")
+    rest, _ = follower.communicate(timeout=20)
+    assert json.loads(rest.splitlines()[-1])["type"] == "Finished"
+    assert follower.returncode == 0
 
 
 def test_trace_tells_what_led_to_what(toured: Shell):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 
 from setpoint.cli.terminal import one_line, printable
@@ -29,6 +30,16 @@ def test_help_into_a_closed_pipe_is_quiet(toured: Shell):
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+def test_a_full_disk_behind_stdout_is_said_and_exits_1(toured: Shell):
+    for words in (["--help"], ["events", "--json"], ["describe"]):
+        with open("/dev/full", "wb") as full:
+            process = toured.start(*words, stdout=full)
+            assert process.communicate(timeout=20)[1].startswith("setpoint: cannot write to stdout: No space left"), (
+                words
+            )
+        assert process.returncode == 1
+
+
 def test_a_pursuit_nobody_watches_any_more_stops_and_can_be_resumed(shell: Shell):
     shell.lay(TASK, ASK)
     process = shell.start("converge", "--json")
@@ -45,11 +56,21 @@ def test_a_pursuit_nobody_watches_any_more_stops_and_can_be_resumed(shell: Shell
 def on_terminal(shell: Shell, *words: str, **environment: str) -> bytes:
     """Everything a person at a terminal would get."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
+    process = at_terminal(shell, theirs, *words, **environment)
+    os.close(theirs)
+    seen = read_all(ours)
+    process.wait(20)
+    return seen
+
+
+def at_terminal(shell: Shell, theirs: int, *words: str, **environment: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         shell.command(*words), cwd=shell.directory, env=shell.env(TERM="xterm", **environment), stdout=theirs,
         stderr=theirs, stdin=theirs, close_fds=True,
     )  # fmt: skip
-    os.close(theirs)
+
+
+def read_all(ours: int) -> bytes:
     seen = b""
     while True:
         try:
@@ -60,8 +81,22 @@ def on_terminal(shell: Shell, *words: str, **environment: str) -> bytes:
             break
         seen += chunk
     os.close(ours)
-    process.wait(20)
     return seen
+
+
+def test_top_watches_on_a_terminal_until_it_is_interrupted(toured: Shell):
+    ours, theirs = pty.openpty()
+    process = at_terminal(toured, theirs, "top", "--interval", "0.1")
+    os.close(theirs)
+    seen = b""
+    while seen.count(b"\x1b[H\x1b[J") < 2:
+        seen += os.read(ours, 65536)
+    process.send_signal(signal.SIGINT)
+    rest = read_all(ours)
+    assert process.wait(20) == 130
+    assert b"0 live, 1 finished" in seen
+    assert b"setpoint: interrupted" in rest
+    assert b"Traceback" not in rest
 
 
 def test_colours_are_for_terminals_and_can_be_declined(toured: Shell):

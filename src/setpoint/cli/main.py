@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from setpoint.cli.grammar import Verb, find_verb, help_text
-from setpoint.cli.terminal import Interrupted, OutputClosed, flush, prepare_streams, printable, say, talk
+from setpoint.cli.terminal import Interrupted, OutputClosed, OutputLost, flush, prepare_streams, printable, say, talk
 from setpoint.kernel.errors import Fault, UsageFault
 
 EXIT_CLOSED_PIPE = 141  # 128 + SIGPIPE
@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # argparse, after --help
         return end.code if isinstance(end.code, int) else 2
     except Fault as fault:
+        if isinstance(fault, OutputLost):
+            _silence_stdout()
         _report(fault)
         return fault.exit_code
     except Exception as bug:  # noqa: BLE001  # the outermost edge: a bug becomes a message, a file and exit 1
@@ -143,7 +145,7 @@ def _write_trace(trace: str, words: list[str]) -> str | None:
 
 
 def _silence_stdout() -> None:
-    """Nobody reads any more: what is still buffered must not fail again when the interpreter ends."""
+    """stdout is gone: what is still buffered must not fail again when the interpreter ends."""
     with contextlib.suppress(OSError, ValueError):
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())

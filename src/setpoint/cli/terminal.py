@@ -12,10 +12,10 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TextIO
 
-from setpoint.kernel.errors import UsageFault
+from setpoint.kernel.errors import Fault, UsageFault
 
 _STEERING: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069]")
 _CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -23,6 +23,10 @@ _CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": 
 
 class OutputClosed(Exception):
     """Whoever read stdout has gone (`setpoint events | head -1`): nothing more can be said, and nothing is wrong."""
+
+
+class OutputLost(Fault):
+    """stdout cannot be written, for example because its disk is full."""
 
 
 class Interrupted(Exception):
@@ -80,22 +84,29 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
-def say(text: str = "") -> None:
-    """One line (or several) of data on stdout."""
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """What can happen to stdout: its reader goes (OutputClosed), or it cannot be written (a Fault, exit 1)."""
     try:
-        sys.stdout.write(text + "\n")
+        yield
     except BrokenPipeError as fault:
         raise OutputClosed from fault
+    except OSError as fault:
+        raise OutputLost(f"cannot write to stdout: {fault.strerror}; what is missing there was not said") from fault
+
+
+def say(text: str = "") -> None:
+    """One line (or several) of data on stdout."""
+    with _writing():
+        sys.stdout.write(text + "\n")
 
 
 def say_bytes(data: bytes) -> None:
     """Bytes on stdout exactly as they are, and at once: a reader of a stream waits for whole lines."""
-    try:
+    with _writing():
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
-    except BrokenPipeError as fault:
-        raise OutputClosed from fault
 
 
 def say_json(document: Any) -> None:
@@ -105,11 +116,9 @@ def say_json(document: Any) -> None:
 
 
 def flush() -> None:
-    """Everything said has left this process. OutputClosed when nobody reads it."""
-    try:
+    """Everything said has left this process. OutputClosed when nobody reads it, OutputLost when it found no room."""
+    with _writing():
         sys.stdout.flush()
-    except BrokenPipeError as fault:
-        raise OutputClosed from fault
 
 
 def talk(text: str, style: str = "") -> None:
