@@ -242,3 +242,15 @@ def test_what_is_staged_can_be_looked_at_while_a_trajectory_waits(shell: Shell):
     assert not (shell.directory / "ws/src/x.txt").exists()
     shell.inside("cancel")
     assert "holds nothing staged" in shell.run("diff", "--staged", code=2).stderr
+
+
+def test_the_next_model_is_named_on_its_turns(shell: Shell):
+    shell.lay(TASK, EXPLORE)
+    shell.write("second.yaml", script(FIX))
+    routes = ("--model", "scripted:script.yaml", "--model", "scripted:second.yaml")
+    done = shell.run("converge", *routes)
+    turns = [line for line in done.stderr.splitlines() if line.startswith("turn ")]
+    assert "script.yaml" in turns[0]
+    assert "second.yaml" in turns[-1]
+    told = shell.json("why")
+    assert told["tried"]["routes"][0]["route"].endswith("second.yaml")

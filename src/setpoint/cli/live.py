@@ -205,7 +205,9 @@ class Progress:
                 pass
 
     def _turn(self, turn: int, record: Record, outcome: str) -> str:
-        parts = [f"turn {turn}", one_line(", ".join(self._proposed) or "-", 60)]
+        several = len(record.models) > 1 and record.route_index < len(record.models)
+        route = record.models[record.route_index] if several else ""
+        parts = [f"turn {turn}", route, one_line(", ".join(self._proposed) or "-", 60)]
         if self._refused:
             parts.append(f"refused {', '.join(self._refused)}")
         if self._fate:
