@@ -15,7 +15,7 @@ from setpoint.kernel.events import EVENT_TYPES
 from setpoint.kernel.ruling import RefusalReason
 
 REFERENCE = DOCS / "reference"
-ENTRANCES = (ROOT / "README.md", DOCS / "README.md")
+ENTRANCES = (ROOT / "README.md", DOCS / "README.md", DOCS / "decisions" / "README.md")
 
 
 def headings(path: Path) -> set[str]:

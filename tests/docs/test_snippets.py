@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,7 @@ def isolation(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+def stage(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     """An empty directory, and an environment with this installation first on PATH and a state of its own."""
     here = tmp_path / "story"
     here.mkdir()
@@ -41,7 +40,9 @@ def stage(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
         "NO_COLOR": "1",
         "COLUMNS": "100",
     }
-    yield here, environment
+    if "PYTHONPATH" in os.environ:  # the commands run on the same sources as the tests
+        environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    return here, environment
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
