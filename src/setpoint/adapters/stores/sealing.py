@@ -11,9 +11,7 @@ from hashlib import sha256
 from setpoint.kernel.chain import (
     envelope_template,
     hash_raw,
-    hash_text,
     is_unambiguous,
-    link,
     refuse_malformed,
 )
 from setpoint.kernel.errors import LogCorrupt
@@ -25,7 +23,10 @@ CORRUPT_HINT = "Nothing was repaired. Restore the store from a backup, or keep i
 
 
 def seal(template: bytes, head: Head, drafts: Sequence[Draft]) -> tuple[list[Row], Head]:
-    """The rows that follow ``head``, and the head after them. ValueError on a malformed head or draft."""
+    """The rows that follow ``head``, and the head after them. ValueError on a malformed head or draft.
+
+    The loop spells out ``chain.link``: it runs for every event there is.
+    """
     seq, prev = head.seq, head.hash
     hash_raw(prev)
     rows: list[Row] = []
@@ -33,9 +34,9 @@ def seal(template: bytes, head: Head, drafts: Sequence[Draft]) -> tuple[list[Row
         turn, type, v, at, data = draft.turn, draft.type, draft.v, draft.at, draft.data
         refuse_malformed(turn, type, v, at, data)
         seq += 1
-        raw = link(template, seq, turn, type, v, at, prev, data)
+        raw = sha256(template % (at.encode(), data, prev.encode(), seq, turn, type.encode(), v)).digest()
         rows.append((seq, turn, type, v, at, raw, data))
-        prev = hash_text(raw)
+        prev = "sha256:" + raw.hex()
     return rows, Head(seq, prev)
 
 
