@@ -419,6 +419,25 @@ def test_files_are_read_and_written_in_the_attempt_only(bench: Bench) -> None:
     assert picture(bench.root) == shown
 
 
+def test_a_file_tool_leaves_the_attributes_of_the_directories_it_passes(bench: Bench) -> None:
+    bench.fill("mkdir -p a/b; echo 1 >a/b/f; chmod 700 a/b")
+    os.setxattr(bench.root / "a", "user.note", b"kept")
+    os.setxattr(bench.root / "a/b/f", "user.note", b"kept too")
+    before = picture(bench.root)
+    workspace = bench.open()
+    workspace.begin()
+    for path in ("a/b/f", "a/b/new"):
+        resolved = workspace.resolve(path)
+        assert resolved is not None
+        workspace.write(resolved, b"2")
+    assert [c.path for c in workspace.attempt_changes().changes] == ["a/b/f", "a/b/new"]
+    workspace.keep(1)
+    workspace.commit("c")
+    after = picture(bench.root)
+    for path in (b"a", b"a/b", b"a/b/f"):
+        assert (after[path][0], after[path][2]) == (before[path][0], before[path][2])
+
+
 def test_the_listing_is_breadth_first_bounded_and_merged(bench: Bench) -> None:
     """R115"""
     bench.fill("mkdir -p a/b .git; echo 1 >a/b/c; echo 2 >z; echo 3 >.git/x; ln -s z l")

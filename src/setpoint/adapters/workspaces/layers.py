@@ -283,6 +283,10 @@ def _ensure_dir(here: MergedDir, target_fd: int, name: bytes, path: bytes, *, ma
     present = objects.lstat(target_fd, name)
     if present is not None and stat.S_ISDIR(present.st_mode):
         return
+    attributes: dict[str, bytes] = {}
+    if node is not None:
+        with here.open(name) as shown:  # before the new directory becomes the top of it
+            attributes = objects.user_xattrs(shown.top()[1])
     if present is not None:  # a whiteout of what was removed before
         os.unlink(name, dir_fd=target_fd)
     os.mkdir(name, 0o700, dir_fd=target_fd)
@@ -292,8 +296,7 @@ def _ensure_dir(here: MergedDir, target_fd: int, name: bytes, path: bytes, *, ma
                 objects.set_opaque(fd)
             os.fchmod(fd, 0o755)
         else:
-            with here.open(name) as lower:
-                copying.dress_dir(fd, node.st, objects.user_xattrs(lower.top()[1]))
+            copying.dress_dir(fd, node.st, attributes)
 
 
 def _place(node: Node | None, target_fd: int, spare_fd: int, name: bytes, content: bytes) -> None:

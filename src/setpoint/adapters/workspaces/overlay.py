@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -75,6 +76,18 @@ class LayeredProvider:
             with state.locked(exclusive=True), objects.world_faults(f"Undoing {commit_id}"):
                 state.commits.recover()
                 return state.commits.undo(commit_id)
+        finally:
+            state.close()
+
+    def sweep(self, root: str, is_over: Callable[[str], bool]) -> list[str]:
+        """Remove the transactions over ``root`` of which ``is_over`` says so by their id and which nobody has open:
+        what a crash left before a task was accepted or after it had ended. Returns their ids."""
+        if not os.path.isdir(root):
+            return []  # the workspace is gone; what is kept for it may still be wanted
+        state = self._open_state(root)
+        try:
+            with state.locked(exclusive=True), objects.world_faults(f"Sweeping the transactions of {root}"):
+                return TransactionFiles.sweep(state, is_over)
         finally:
             state.close()
 

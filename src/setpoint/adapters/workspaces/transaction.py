@@ -6,10 +6,11 @@ adapter derives it from a working copy; everything else is the same and lives he
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from setpoint.adapters.workspaces import changeset, copying, durable, kernelcalls, layers, objects, treedigest
@@ -21,8 +22,9 @@ from setpoint.adapters.workspaces.savepoints import StagedLayer
 from setpoint.adapters.workspaces.state import WorkspaceState
 from setpoint.adapters.workspaces.treedigest import Line, Manifest
 from setpoint.kernel.errors import WorkspaceFault
-from setpoint.ports.workspace import ChangeSet, CommitReceipt, Entry, ResolvedPath
+from setpoint.ports.workspace import ChangeSet, CommitReceipt, Entry, ResolvedPath, Survey
 
+_BUILDING = b".building-"
 _META = b"transaction.json"
 _MANIFEST = b"base.manifest"
 _COMMITTING = b"committing.json"  # a commit was asked for; says which, should we die in it
@@ -46,11 +48,12 @@ class TransactionFiles:
             with state.locked(exclusive=False):
                 self._make(transaction_id)
         self.fd = os.open(self.name, objects.OPEN_DIR, dir_fd=state.transactions_fd)
+        fcntl.flock(self.fd, fcntl.LOCK_SH)  # held as long as it is open: whoever sweeps sees that somebody lives here
         meta = durable.require_json(self.fd, _META)
         self.base_digest: str = meta["base_digest"]
 
     def _make(self, transaction_id: str) -> None:
-        building = b".building-" + self.name
+        building = _BUILDING + self.name
         durable.throw_away(self.state.transactions_fd, building, self.state.trash_fd)
         os.mkdir(building, 0o700, dir_fd=self.state.transactions_fd)
         with objects.opened_dir(self.state.transactions_fd, building, ours=True) as fd:
@@ -66,6 +69,27 @@ class TransactionFiles:
 
     def manifest(self) -> Manifest:
         return self.state.manifest(self.fd, _MANIFEST)
+
+    @staticmethod
+    def sweep(state: WorkspaceState, is_over: Callable[[str], bool]) -> list[str]:
+        """Remove the transactions that are over and in nobody's hands; their ids."""
+        removed: list[str] = []
+        for name in objects.names(state.transactions_fd):
+            if name.startswith(_BUILDING):  # nobody builds while the workspace is locked
+                durable.throw_away(state.transactions_fd, name, state.trash_fd)
+                continue
+            fd = os.open(name, objects.OPEN_DIR, dir_fd=state.transactions_fd)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                transaction_id = durable.require_json(fd, _META)["transaction_id"]
+                if is_over(transaction_id):
+                    durable.throw_away(state.transactions_fd, name, state.trash_fd)
+                    removed.append(transaction_id)
+            except BlockingIOError:
+                pass  # somebody works in it
+            finally:
+                os.close(fd)
+        return removed
 
     def replace_manifest(self, manifest: Manifest) -> None:
         spare = _MANIFEST + b".tmp"
@@ -185,9 +209,10 @@ class LayeredWorkspace:
     def state_digest(self) -> str:
         return self._manifest.digest_with(item.change for item in self._differences(1))
 
-    def current_digest(self) -> str:
+    def survey(self) -> Survey:
         with objects.world_faults("Reading the workspace"):
-            return treedigest.scan(self._state.base_fd, self._manifest).digest
+            found = treedigest.scan(self._state.base_fd, self._manifest)
+            return Survey(found.digest, found.digest_with(item.change for item in self._differences(1)))
 
     def diff(self, max_bytes: int) -> str:
         found = self._differences(1)
