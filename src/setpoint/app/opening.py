@@ -11,7 +11,9 @@ from typing import Any
 from setpoint.adapters.proposers.opening import open_proposer
 from setpoint.adapters.sandboxes.opening import open_sandbox
 from setpoint.adapters.verifiers.judge import CheckVerifier
+from setpoint.adapters.workspaces.moves import no_crash
 from setpoint.adapters.workspaces.opening import open_workspaces
+from setpoint.adapters.workspaces.overlay import LayeredProvider
 from setpoint.app.places import Places
 from setpoint.kernel.contract import ProbeCheck, Task, Tier
 from setpoint.kernel.errors import UsageFault
@@ -41,6 +43,10 @@ class Equipment:
         environment = task.environment
         provider = self.workspaces(environment.tier)
         return provider.open(environment.workspace, trajectory_id, environment.limits.disk_bytes)
+
+    def sweep(self, root: str, is_over: Callable[[str], bool]) -> list[str]:
+        """Remove the transactions over ``root`` that are over and that nobody has open; needs no sandbox."""
+        return LayeredProvider(self._places.workspaces, no_crash).sweep(root, is_over)
 
     def verifier(self, task: Task) -> Verifier:
         return CheckVerifier(self.sandbox(task.environment.tier), task.environment, _probes(task))

@@ -112,17 +112,34 @@ class Runtime:
         return await self._worker.take_up(trajectory_id, observer=observer)
 
     async def recover(self, *, observer: Observer | None = None) -> list[Outcome]:
-        """Resume every trajectory that is neither terminal nor waiting nor owned by a live worker."""
+        """Resume every trajectory that is neither terminal nor waiting nor owned by a live worker, and clear away what
+        owners that died left behind."""
         outcomes: list[Outcome] = []
+        roots: set[str] = set()
         for info in self.log.streams(KIND):
             if info.seq == 0 or self.log.holder(info.stream) is not None:
                 continue
             record, _ = self.record(info.stream)
+            roots.add(record.workspace)
             if record.is_terminal or record.state == "PAUSED":
                 continue
             with contextlib.suppress(LeaseLost):  # another worker was faster
                 outcomes.append(await self.resume(info.stream, observer=observer))
+        for root in roots:
+            await asyncio.to_thread(self.equipment.sweep, root, self._is_over)
         return outcomes
+
+    def _is_over(self, transaction_id: str) -> bool:
+        """Whether nobody will take up this transaction again. What another store may know of is never over."""
+        if transaction_id.startswith(f"{MEASURING}-"):
+            return True
+        try:
+            if self.log.head(transaction_id).seq == 0:
+                return self.log.holder(transaction_id) is None
+            record, _ = self.record(transaction_id)
+        except UnknownTrajectory:
+            return False
+        return record.is_terminal and record.finished_reason != "Conflict"
 
     # Asking
 
@@ -170,7 +187,7 @@ class Runtime:
         """The delta of the workspace as it is: checks run, no model is asked, nothing is recorded in the store."""
         sandbox = self.equipment.sandbox(task.environment.tier)
         require_closure(task, sandbox.report.tier)
-        trajectory_id = self.clock.new_id("measure")
+        trajectory_id = self.clock.new_id(MEASURING)
         log = MemoryLog(self.clock.now_ms)
         log.create(trajectory_id, KIND)
         lease = log.claim(trajectory_id, self._worker.owner, MEASURE_TTL_MS)
@@ -296,6 +313,9 @@ class Runtime:
     def sync(self) -> SyncRuntime:
         return SyncRuntime(self)
 
+
+MEASURING = "measure"
+"""Prefix of a measurement's transaction, which belongs to no trajectory."""
 
 MEASURE_TTL_MS = 86_400_000
 """A measurement has a log of its own in memory, which nobody else can claim."""
