@@ -66,33 +66,49 @@ def found(state_directory: Path) -> Found:
     return probe(state_directory)
 
 
+@pytest.fixture(scope="session")
+def sandboxes(state_directory: Path) -> Iterator[Callable[[Rung], Sandbox]]:
+    """One sandbox a rung for the whole session, because forcing a rung tries its limits anew."""
+    opened: dict[Rung, Sandbox] = {}
+
+    def at(rung: Rung) -> Sandbox:
+        if rung not in opened:
+            try:
+                opened[rung] = open_sandbox("none", cache_dir=state_directory, rung=rung)
+            except IsolationUnavailable as why:
+                pytest.skip(f"rung {rung} does not work on this machine: {why}")
+        return opened[rung]
+
+    yield at
+    for sandbox in opened.values():
+        asyncio.run(sandbox.close())
+
+
+Sandboxes = Callable[[Rung], Sandbox]
+
+
 @pytest.fixture(params=RUNGS)
-def bench(request: pytest.FixtureRequest, state_directory: Path, tmp_path: Path) -> Iterator[Bench]:
+def bench(request: pytest.FixtureRequest, sandboxes: Sandboxes, tmp_path: Path) -> Bench:
     """Every rung this machine has, forced one after the other."""
-    yield from _bench(request.param, state_directory, tmp_path)
+    return _bench(request.param, sandboxes, tmp_path)
 
 
 @pytest.fixture(params=("overlay", "copy"))
-def isolated(request: pytest.FixtureRequest, state_directory: Path, tmp_path: Path) -> Iterator[Bench]:
+def isolated(request: pytest.FixtureRequest, sandboxes: Sandboxes, tmp_path: Path) -> Bench:
     """The rungs that make tier "namespaces"."""
-    yield from _bench(request.param, state_directory, tmp_path)
+    return _bench(request.param, sandboxes, tmp_path)
 
 
 @pytest.fixture
-def overlay(state_directory: Path, tmp_path: Path) -> Iterator[Bench]:
-    yield from _bench("overlay", state_directory, tmp_path)
+def overlay(sandboxes: Sandboxes, tmp_path: Path) -> Bench:
+    return _bench("overlay", sandboxes, tmp_path)
 
 
-def _bench(rung: Rung, state_directory: Path, tmp_path: Path) -> Iterator[Bench]:
-    try:
-        sandbox = open_sandbox("none", cache_dir=state_directory, rung=rung)
-    except IsolationUnavailable as why:
-        pytest.skip(f"rung {rung} does not work on this machine: {why}")
+def _bench(rung: Rung, sandboxes: Sandboxes, tmp_path: Path) -> Bench:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (workspace / "file").write_text("content\n")
-    yield Bench(sandbox, rung, workspace)
-    asyncio.run(sandbox.close())
+    return Bench(sandboxes(rung), rung, workspace)
 
 
 @pytest.fixture

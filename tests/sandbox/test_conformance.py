@@ -287,10 +287,12 @@ def test_cancelling_while_it_is_being_set_up_leaves_nothing(
     async def start_then_cancel() -> None:
         task = asyncio.create_task(bench.sandbox.run(bench.action(f"sleep {marker}")))
         await asyncio.sleep(delay_ms / 1000)
+        cancelled_at = time.monotonic()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert alive(marker) == []
+        assert time.monotonic() - cancelled_at < 5  # by a kill, not by running into the bound of dying
 
     asyncio.run(start_then_cancel())
 

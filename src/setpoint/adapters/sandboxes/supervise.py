@@ -266,8 +266,8 @@ class _Watch:
         except ProcessLookupError:  # setting up failed after the fork; bwrap says why on stderr
             return
         self._selector.register(self._init, selectors.EVENT_READ)
-        if self._reason:  # it was ended while being set up; the gate stays shut
-            _send(self._init, self._kill_with)
+        if self._reason:  # it was ended while being set up: the gate stays shut, there is nobody else to kill
+            _send(self._init, signal.SIGKILL)
             return
         if self._guardian is not None:
             self._announced = init
