@@ -171,7 +171,7 @@ spec:
   observe: {max_tokens: 4000}
   actions:
     - tool: shell_exec
-    - {tool: file_edit, paths: ["src/**"], max_calls: 7}
+    - {tool: file_edit, paths: ["src/**"], max_calls: 7, rate: {calls: 3, per: 2m}}
     - tool: complete_task
   done:
     - {id: unit, run: "true"}
@@ -206,8 +206,8 @@ def test_a_contract_reads_out_of_the_canonical_document_as_the_loader_built_it(t
     assert [(c.id, c.address, c.level, c.weight, c.severity) for c in ours.invariants] == [
         (c.id, c.address, int(c.level), c.weight, c.severity) for c in (*loaded_task.invariants, *IMPLICIT)
     ]
-    assert {a.tool: (a.paths, a.max_calls) for a in ours.actions.values()} == {
-        grant.tool: (grant.paths, grant.max_calls) for grant in loaded_task.actions
+    assert {a.tool: (a.paths, a.max_calls, a.rate) for a in ours.actions.values()} == {
+        grant.tool: (grant.paths, grant.max_calls, grant.rate and (grant.rate.calls, grant.rate.per_ms)) for grant in loaded_task.actions
     }
 
 

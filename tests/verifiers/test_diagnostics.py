@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.kernel.observation import Diagnostic
-from setpoint.phases.p5_evidence.diagnostics import diagnose
+from setpoint.kernel.diagnostics import Diagnostic, diagnose
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,9 @@ def _grant_rules(path: str, grant: ToolGrant, unbound_shell: bool) -> Iterator[R
         yield Rule(f"{path}.read_only", f"{grant.tool} runs reading commands only", "gate; writes stay staged")
     if grant.max_calls is not None:
         yield Rule(f"{path}.max_calls", f"{grant.tool} at most {grant.max_calls} times", "gate: counted in the log")
+    if grant.rate is not None:
+        window = f"{grant.tool} at most {grant.rate.calls} times in {format_duration(grant.rate.per_ms)}"
+        yield Rule(f"{path}.rate", window, "gate: call times kept in the record")
     for expr in grant.require:
         yield Rule(f"{path}.require", expr, "gate: evaluated before dispatch")
     for expr in grant.ensure:

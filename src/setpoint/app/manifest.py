@@ -40,6 +40,7 @@ from setpoint.kernel.contract import (
     Policy,
     Predicate,
     ProbeCheck,
+    Rate,
     RunCheck,
     Task,
     ToolGrant,
@@ -328,6 +329,8 @@ class _Builder:
                 self.complain((*path, index, "tool"), f"there is no tool {tool!r}", known)
             elif "paths" in value and tool in TALKING_TOOLS:
                 self.complain((*path, index, "paths"), f"{tool} touches no path", "remove it")
+            if "rate" in value and tool in TALKING_TOOLS:
+                self.complain((*path, index, "rate"), f"{tool} is never dispatched, so it has no rate", "remove it")
             if value["read_only"] and tool != "shell_exec":
                 self.complain(
                     (*path, index, "read_only"), f"read_only applies to shell_exec, not to {tool}", "remove it"
@@ -339,6 +342,7 @@ class _Builder:
                     require=tuple(value["require"]),
                     ensure=tuple(value["ensure"]),
                     max_calls=value.get("max_calls"),
+                    rate=_rate(value["rate"]) if "rate" in value else None,
                     read_only=value["read_only"],
                 )
             )
@@ -511,6 +515,10 @@ def _predicate(way: str, value: dict[str, Any]) -> Predicate:
             return ProbeCheck(value["probe"])
         case _:
             return OracleCheck(value["oracle"], timeout)
+
+
+def _rate(value: dict[str, Any]) -> Rate:
+    return Rate(value["calls"], parse_duration_ms(value["per"]))
 
 
 def _limits(value: dict[str, Any]) -> Limits:

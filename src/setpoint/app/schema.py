@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from setpoint.kernel.contract import TIERS
 from setpoint.kernel.errors import UsageFault
+from setpoint.kernel.limits import RATE_CALLS_MAX
 from setpoint.kernel.units import DURATION_PATTERN, SIZE_PATTERN, USD_PATTERN
 
 API_VERSION: Final = "setpoint.dev/v1"
@@ -255,6 +256,15 @@ def _action() -> Schema:
                 "examples": [True],
             },
             "max_calls": _count("Calls over the whole trajectory.", None, 1, 1_000_000) | {"examples": [10]},
+            "rate": _object(
+                "Calls in any window of the trajectory's active time; one more is refused, with when it is allowed.",
+                {
+                    "calls": _count("Calls in the window.", None, 1, RATE_CALLS_MAX) | {"examples": [10]},
+                    "per": _duration("Length of the window.", "60s"),
+                },
+                required=("calls",),
+                example={"calls": 10, "per": "60s"},
+            ),
         },
         required=("tool",),
         example={"tool": "file_edit", "paths": ["src/**"]},

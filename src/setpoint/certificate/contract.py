@@ -47,6 +47,7 @@ class Action:
     tool: str
     paths: tuple[str, ...] | None
     max_calls: int | None
+    rate: tuple[int, int] | None = None  # calls in so many milliseconds of active time
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ def _action(item: dict[str, Any]) -> Action:
         _text(item["tool"]),
         _patterns(item["paths"]) if "paths" in item else None,
         None if calls is None else _count(calls),
+        (_count(item["rate"]["calls"]), _milliseconds(item["rate"]["per"])) if "rate" in item else None,
     )
 
 

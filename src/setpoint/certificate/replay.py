@@ -99,6 +99,8 @@ class Replay:
         self._turn = _Turn()
         self._number = 0
         self._calls: dict[str, int] = {}
+        self._call_times: dict[str, list[int]] = {}
+        self._elapsed_ms = 0
         self._planned: dict[str, Any] | None = None
         self._last = ""  # type of the last event that states a fact
         self._referenced: set[str] = set()
@@ -164,6 +166,7 @@ class Replay:
             self._say(event["seq"], f"turn {event['turn']} follows turn {self._number}")
         self._number = event["turn"]
         self.used["turns"] += 1
+        self._elapsed_ms = data["elapsed_ms"]
         self.used["wall_ms"] = max(self.used["wall_ms"], data["elapsed_ms"])
 
     def _end_turn(self, event: dict[str, Any], data: dict[str, Any]) -> None:
@@ -261,6 +264,12 @@ class Replay:
         action = self.contract.actions.get(tool)
         if action is not None and action.max_calls is not None and self._calls[tool] > action.max_calls:
             self._say(seq, f"{tool} was called {self._calls[tool]} times, the task allows {action.max_calls}")
+        times = self._call_times.setdefault(tool, [])
+        times.append(self._elapsed_ms)
+        if action is not None and action.rate is not None:
+            calls, per_ms = action.rate
+            if len(times) > calls and times[-1] - times[-calls - 1] < per_ms:
+                self._say(seq, f"{tool} was called more than {calls} times in {per_ms} ms of active time")
 
     def _result(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         if data["ordinal"] not in self._turn.in_flight:

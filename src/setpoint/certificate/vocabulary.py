@@ -65,6 +65,7 @@ REPLAYED: Final[dict[str, _Fields]] = {
         "effect": _STR,
         "items": _LIST,
         "path": _TEXT,
+        "blast": _TEXT,
     },
     "Refused": {
         "ordinal": _INT,
@@ -86,6 +87,7 @@ REPLAYED: Final[dict[str, _Fields]] = {
         "arguments_ref": _REF,
         "items": _LIST,
         "attempt": ((int,), 1),
+        "rate_calls": _COUNT,
     },
     "ToolResult": {
         "ordinal": _INT,
@@ -98,6 +100,7 @@ REPLAYED: Final[dict[str, _Fields]] = {
         "output_bytes": _COUNT,
         "output_sha256": _TEXT,
         "attempt": ((int,), 1),
+        "diagnostics": _LIST,
     },
     "ChangesObserved": {
         "fingerprint": _STR,

@@ -14,7 +14,7 @@ from setpoint.kernel.events import ControlApplied, ControlRequested, QuestionAns
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A message in the inbox of a trajectory. Actions: pause | resume | cancel | kill | answer."""
+    """A message in the inbox of a trajectory. Actions: pause | resume | cancel | kill | answer | interrupt."""
 
     action: str
     by: str
@@ -64,6 +64,8 @@ async def _apply(p: Pursuit, request_id: str, action: str, argument: str) -> Non
         case "answer" if record.question is not None:
             question = record.question.question_id
             p.journal.emit(QuestionAnswered(question_id=question, answer=argument, by="operator"))
+        case "interrupt" if argument:
+            pass  # what the person says is a note of the next prompt (`kernel/trajectory.py`)
         case "cancel" | "kill":
             p.journal.emit(ControlApplied(request_id=request_id, action=action))
             reason = "Killed" if action == "kill" else "Cancelled"

@@ -19,6 +19,7 @@ from setpoint.engine.pursuit import Pursuit, is_hidden
 from setpoint.kernel import limits
 from setpoint.kernel.budget import Stage
 from setpoint.kernel.delta import Progress, measure
+from setpoint.kernel.diagnostics import Diagnostic, diagnose
 from setpoint.kernel.errors import ChangeRejected
 from setpoint.kernel.events import (
     Authorized,
@@ -176,6 +177,7 @@ async def _dispatch(p: Pursuit, permit: Permit, attempted: bool) -> str | None:
             effect=permit.effect,
             items=list(permit.items),
             path=encodable(permit.path or ""),
+            blast=permit.blast,
         )
     )
     if call.name in (CLAIM_TOOL, ASK_TOOL):
@@ -193,6 +195,7 @@ async def _dispatch(p: Pursuit, permit: Permit, attempted: bool) -> str | None:
             arguments_ref=ref,
             items=list(permit.items),
             attempt=record.attempt,
+            rate_calls=permit.grant.rate.calls if permit.grant.rate else 0,
         )
     )
     if permit.effect not in ("pure", "read"):
@@ -231,8 +234,16 @@ def _record_result(p: Pursuit, call: Call, outcome: Outcome) -> None:
             output_bytes=outcome.total_bytes,
             output_sha256=outcome.sha256[:32],
             attempt=p.record.attempt,
+            diagnostics=_diagnostics(call, outcome, text),
         )
     )
+
+
+def _diagnostics(call: Call, outcome: Outcome, text: str) -> list[Diagnostic]:
+    """What a command that failed complained of, distilled from the redacted text; what passed complains of nothing."""
+    if call.name != "shell_exec" or outcome.exit_code in (None, 0):
+        return []
+    return list(diagnose(text)[: limits.DIAGNOSTICS_IN_RESULT_MAX])
 
 
 # Phases 5 and 6

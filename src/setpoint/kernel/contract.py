@@ -88,11 +88,20 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
+class Rate:
+    """At most ``calls`` in any ``per_ms`` of the trajectory's active time."""
+
+    calls: int
+    per_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ToolGrant:
     """One allowed tool. ``paths`` bounds what it may write; None means: the tool takes no path bound.
 
     ``require`` are preconditions (CEL over call, state, changes, trajectory) judged before dispatch; ``ensure`` are
-    postconditions judged after it. ``max_calls`` bounds calls over the whole trajectory. ``read_only`` lets
+    postconditions judged after it. ``max_calls`` bounds calls over the whole trajectory, ``rate``
+    calls in a window of it. ``read_only`` lets
     shell_exec run single commands of a read-only list, nothing else.
     """
 
@@ -101,6 +110,7 @@ class ToolGrant:
     require: tuple[str, ...] = ()
     ensure: tuple[str, ...] = ()
     max_calls: int | None = None
+    rate: Rate | None = None
     read_only: bool = False
 
 

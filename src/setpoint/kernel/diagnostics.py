@@ -10,13 +10,28 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from setpoint.kernel.observation import Diagnostic
+import msgspec
 
 DIAGNOSTICS_MAX: Final = 50
 """More than a prompt holds; a tool that says more says it again after the first fifty are repaired."""
 MESSAGE_CHARS_MAX: Final = 300
 LINE_CHARS_MAX: Final = 2_000
 """A longer line is minified code or data, not a diagnostic; skipping it also bounds the work of the patterns."""
+
+
+
+class Diagnostic(msgspec.Struct, frozen=True, array_like=True):
+    """One structured line distilled from compiler or test output (R116). ``line`` is 0 when none is named."""
+
+    path: str
+    line: int
+    code: str
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.path}:{self.line}" if self.line else self.path
+        return f"{where}: {self.code}" + (f": {self.message}" if self.message else "")
+
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PATH = r"(?P<path>[^\s:()<>\"'|][^:()<>\"'|]{0,400}?)"

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from setpoint.kernel.budget import Stage
+from setpoint.kernel.diagnostics import Diagnostic
 from setpoint.kernel.errors import LogCorrupt
 
 SCHEMA_VERSION: Final = 1
@@ -135,6 +136,7 @@ class Authorized(Event, frozen=True):
     effect: str
     items: list[str] = []
     path: str = ""
+    blast: str = ""  # high: a command that deletes recursively, rewrites history or changes modes of a tree (R073)
 
 
 class Refused(Event, frozen=True):
@@ -162,6 +164,7 @@ class ToolIntent(Event, frozen=True):
     arguments_ref: Ref | None = None
     items: list[str] = []
     attempt: int = 1
+    rate_calls: int = 0  # of the grant's rate, 0 without one: the record keeps the times of so many newest calls
 
 
 class ToolResult(Event, frozen=True):
@@ -177,6 +180,7 @@ class ToolResult(Event, frozen=True):
     output_bytes: int = 0
     output_sha256: str = ""
     attempt: int = 1
+    diagnostics: list[Diagnostic] = []  # distilled from the text of a command that failed (R116)
 
 
 class ChangeItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -296,7 +300,7 @@ class QuestionAnswered(Event, frozen=True):
 
 
 class ControlRequested(Event, frozen=True):
-    """A person asked for pause | resume | cancel | kill | rollback; applied at a turn boundary (kill excepted)."""
+    """A person asked for pause | resume | cancel | kill | answer | interrupt; applied at a turn boundary (not kill)."""
 
     request_id: str
     action: str

@@ -42,6 +42,8 @@ RETRY_AFTER_MS_MAX: Final = 300_000
 
 REPEAT_MAX: Final = 3
 """The third identical (action, state, outcome) is refused (CASES C1)."""
+RATE_CALLS_MAX: Final = 60
+"""Calls a rate may allow in its window: one a second a minute. The record keeps as many times, 8 bytes each."""
 RECENT_ACTIONS_MAX: Final = 24
 """Calls looked back on for repetition: eight rounds of a three-call loop, and about 3 KB of the record."""
 BLOCKED_MAX: Final = 256
@@ -74,6 +76,8 @@ PROMPT_TOKENS_MAX: Final = 24_000
 
 # Evidence
 
+DIAGNOSTICS_IN_RESULT_MAX: Final = 10
+"""More than one turn repairs; the text says the rest."""
 FAILURES_RECORDED_MAX: Final = 20
 """Failing items of one check in its event; the distance counts them all."""
 FAILURE_CHARS_MAX: Final = 500

@@ -44,6 +44,7 @@ class Permit:
     effect: Effect
     path: str | None = None  # the resolved path, where the tool takes one
     items: tuple[str, ...] = ()  # the delta items this call is allowed to work on (R008)
+    blast: str = ""  # high: what a command could destroy goes beyond one file (R073)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from setpoint.kernel import limits
 from setpoint.kernel.budget import Stage
+from setpoint.kernel.diagnostics import Diagnostic
 from setpoint.kernel.errors import IllegalTransition
 from setpoint.kernel.events import (
     Authorized,
@@ -79,6 +80,7 @@ class Shown(msgspec.Struct, frozen=True, array_like=True):
     status: str
     exit_code: int | None
     text: str | Ref
+    diagnostics: tuple[Diagnostic, ...] = ()
 
 
 class EvidenceLine(msgspec.Struct, frozen=True, array_like=True):
@@ -220,6 +222,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     working: tuple[str, ...] = ()  # files the model works on, newest last; their text is read afresh every turn
     calls_by_tool: dict[str, int] = {}
     turn_calls: dict[str, int] = {}  # of these, the ones of the present turn
+    call_times: dict[str, tuple[tuple[int, int], ...]] = {}  # turn and active ms of calls under a rate, newest last
     # Pending
     reply: PendingReply | None = None
     attempt: int = 1  # of the present turn's dispatches
@@ -356,11 +359,21 @@ def _intent(record: Record, turn: int, event: ToolIntent) -> Record:
         attempt=event.attempt,
         calls_by_tool={**calls, event.tool: calls.get(event.tool, 0) + 1},
         turn_calls={**turn_calls, event.tool: turn_calls.get(event.tool, 0) + 1},
+        call_times=_call_times(record, turn, event),
     )
 
 
+def _call_times(record: Record, turn: int, event: ToolIntent) -> dict[str, tuple[tuple[int, int], ...]]:
+    if event.rate_calls == 0:
+        return record.call_times
+    times = (*record.call_times.get(event.tool, ()), (turn, record.spent.elapsed_ms))
+    return {**record.call_times, event.tool: times[-min(event.rate_calls, limits.RATE_CALLS_MAX) :]}
+
+
 def _result(record: Record, turn: int, event: ToolResult) -> Record:
-    shown = Shown(turn, event.ordinal, event.tool, event.status, event.exit_code, event.text)
+    shown = Shown(
+        turn, event.ordinal, event.tool, event.status, event.exit_code, event.text, tuple(event.diagnostics)
+    )
     recent = record.recent
     rest: list[InFlight] = []
     for pending in record.in_flight:
@@ -488,6 +501,9 @@ def _interrupted(record: Record, turn: int) -> Record:
         shown=tuple(shown for shown in record.shown if shown.turn != turn),
         calls_by_tool={tool: count for tool, count in calls.items() if count},
         turn_calls={},
+        call_times={
+            tool: tuple(time for time in times if time[0] != turn) for tool, times in record.call_times.items()
+        },
     )
 
 
@@ -555,6 +571,7 @@ def _control(record: Record, turn: int, event: ControlRequested) -> Record:
 def _control_applied(record: Record, turn: int, event: ControlApplied) -> Record:
     rest = tuple(control for control in record.controls if control.request_id != event.request_id)
     reason = next((control.argument for control in record.controls if control.request_id == event.request_id), "")
+    notes = record.notes
     state: State = record.state
     pause_reason = record.pause_reason
     match event.action:
@@ -562,9 +579,11 @@ def _control_applied(record: Record, turn: int, event: ControlApplied) -> Record
             state, pause_reason = _to(record, "PAUSED"), reason
         case "resume":
             state = _to(record, "READY")
+        case "interrupt":
+            notes = _notes(record, f"The operator says: {reason}")
         case _:
             pass
-    return replace(record, controls=rest, state=state, pause_reason=pause_reason)
+    return replace(record, controls=rest, state=state, pause_reason=pause_reason, notes=notes)
 
 
 def _planned(record: Record, turn: int, event: CommitPlanned) -> Record:

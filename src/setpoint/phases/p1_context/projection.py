@@ -190,6 +190,8 @@ def _observation(shown: Shown, chars: int, load: Callable[[Ref], bytes]) -> Part
 
 @lru_cache(maxsize=512)  # an observation stays in the prompt for several turns, and one process runs many trajectories
 def _framed(shown: Shown, text: str, chars: int) -> Part:
+    if shown.diagnostics:  # what matters first, should the text have to be clamped
+        text = "\n".join(["[diagnostics]", *map(str, shown.diagnostics), "[output]", text])
     text = clamp(text, chars)
     code = {} if shown.exit_code is None else {"exit": str(shown.exit_code)}
     framed = frame("observation", text, tool=shown.tool, turn=str(shown.turn), status=shown.status, **code)

@@ -12,11 +12,12 @@ from typing import Any
 
 from setpoint.kernel import limits
 from setpoint.kernel.budget import Stage
-from setpoint.kernel.contract import Task, ToolGrant
+from setpoint.kernel.contract import Rate, Task, ToolGrant
 from setpoint.kernel.keys import short_digest
 from setpoint.kernel.proposal import Call, Malformed
 from setpoint.kernel.ruling import Effect, Gate, Permit, Refusal, RefusalReason, Ruling
 from setpoint.kernel.trajectory import Record
+from setpoint.kernel.units import format_duration
 from setpoint.phases.p3_gate.approval import check_approval
 from setpoint.phases.p3_gate.reach import check_path, check_preconditions
 from setpoint.phases.p3_gate.schema import check_schema, refuse_malformed
@@ -57,7 +58,8 @@ def rule(
     )
     if refusal is not None:
         return refusal
-    variables = {**facts.variables, "effect": effect, "call": _call_facts(call, facts.resolved)}
+    about = _call_facts(call, facts.resolved)
+    variables = {**facts.variables, "effect": effect, "call": about}
     refusal = check_preconditions(call, grant, variables)
     if refusal is not None:
         return refusal
@@ -68,7 +70,8 @@ def rule(
     if refusal is not None:
         return refusal
     path = facts.resolved if tool.path_argument else None
-    return Permit(call, grant, effect, path, tuple(item.address for item in record.items))
+    blast = "high" if about.get("blast") == "high" else ""
+    return Permit(call, grant, effect, path, tuple(item.address for item in record.items), blast)
 
 
 def effect_of(call: Call, tool: Tool) -> Effect:
@@ -92,10 +95,29 @@ def _writes(tool: Tool) -> bool:
 def _resource(call: Call, grant: ToolGrant, record: Record, effect: Effect, stage: Stage) -> Refusal | None:
     if grant.max_calls is not None and record.calls_by_tool.get(call.name, 0) >= grant.max_calls:
         return _no(call, "resource", "RATE", "/name", f"{call.name} may be called {grant.max_calls} times, and was")
+    if grant.rate is not None and (wait_ms := _rate_wait_ms(call.name, grant.rate, record)):
+        message = (
+            f"{call.name} may be called {grant.rate.calls} times in {format_duration(grant.rate.per_ms)}; "
+            f"it is allowed again after {format_duration(wait_ms)} of active time"
+        )
+        return _no(call, "resource", "RATE", "/name", message)
     if stage == "restrict" and effect not in ("pure", "read"):
         message = "over 90 % of the budget is spent: only reads, questions and the claim are permitted now"
         return _no(call, "resource", "RESTRICTED", "/name", message)
     return None
+
+
+def _rate_wait_ms(tool: str, rate: Rate, record: Record) -> int:
+    """How long until the window has room for one more call; 0 when it has.
+
+    The clock is the active time recorded at the start of the turn: a replay reads the same, and waiting for a person
+    frees nothing.
+    """
+    times = record.call_times.get(tool, ())
+    if len(times) < rate.calls:
+        return 0
+    _, leaves_first = times[-rate.calls]
+    return max(0, leaves_first + rate.per_ms - record.spent.elapsed_ms)
 
 
 def _read_only(call: Call, grant: ToolGrant, effect: Effect) -> Refusal | None:
