@@ -6,6 +6,7 @@ from setpoint.engine.pursuit import Pursuit
 from setpoint.kernel import limits
 from setpoint.kernel.budget import Stage
 from setpoint.kernel.events import ContextBuilt, ContextPart, DriftFound
+from setpoint.kernel.keys import DIGEST_PREFIX
 from setpoint.kernel.spelling import encodable
 from setpoint.phases.p1_context.projection import (
     FILE_PART,
@@ -45,8 +46,9 @@ def record_context(p: Pursuit, context: Context) -> None:
     parts: list[ContextPart] = []
     for part in context.parts:
         if part.name in _STORED_PARTS or part.name.startswith(FILE_PART):
-            ref = p.journal.store(part.text.encode("utf-8", "replace"))
-            parts.append(ContextPart(part.zone, encodable(part.name), ref.ref[7:], part.tokens))
+            if not p.journal.is_stored(DIGEST_PREFIX + part.digest):  # most parts are those of the turn before
+                p.journal.store(part.text.encode("utf-8", "replace"))
+            parts.append(ContextPart(part.zone, encodable(part.name), part.digest, part.tokens))
     shown = [part.name.removeprefix(OBSERVATION_PART) for part in context.parts if part.zone == "leaf"]
     p.journal.emit(ContextBuilt(digest=context.digest, tokens=context.tokens, parts=parts, observations=shown))
 

@@ -31,12 +31,14 @@ async def succeed(p: Pursuit) -> None:
     if over and not p.record.commit_planned:  # verified, but not accepted (R153)
         await fail(p, f"Budget:{over}", f"every check passes, but the {over} budget is exceeded: not accepted", 14)
         return
+    await _judge_what_is_there(p)
+    if p.record.items:
+        message = "the workspace was changed meanwhile, and with the staged changes it does not meet the task"
+        await fail(p, "Drifted", message, 17)
+        return
     if not await _commit(p):
         return
     await p.journal.barrier()  # the certificate covers what the log holds
-    if p.record.items:  # the tree moved under the commit and the fresh evidence said no
-        await finish(p, "FAILED", "Drifted", "the workspace changed while the task ran; it no longer meets it", 17)
-        return
     if p.record.certificate is None:
         try:
             bundle, keyid, level = await asyncio.to_thread(p.certify, p)
@@ -57,22 +59,36 @@ def _over_budget(p: Pursuit) -> str:
     return "turns" if p.record.turn > budget.turns else ""
 
 
+async def _judge_what_is_there(p: Pursuit) -> None:
+    """Somebody may have changed other files while the task ran: then the evidence is of another state, and what counts
+    is gathered again on the tree as it is now, before anything is committed (law L4)."""
+    if p.record.committed or p.record.commit_planned:
+        return  # what is there is what was committed, or will be by the same commit
+    survey = await asyncio.to_thread(p.workspace.survey)
+    known = p.record.base_now or p.record.base_digest
+    if survey.base == known:
+        return
+    p.journal.emit(DriftFound(what="workspace", expected=known, found=survey.base, decision="judge_again"))
+    changes = await asyncio.to_thread(p.workspace.changes)
+    await judge_state(p, changes, thorough=True, phase="final")
+    await p.journal.barrier()
+
+
 async def _commit(p: Pursuit) -> bool:
-    """Apply the staged state; False when a conflict ended the trajectory instead."""
+    """Apply the staged state; False when a conflict, or a change in the very moment, ended the trajectory instead."""
     record = p.record
-    if record.changed == 0 and not record.commit_planned:
-        if not record.state_digest:
-            digest = await asyncio.to_thread(p.workspace.state_digest)
-            p.journal.emit(Committed(commit_id="", fingerprint=record.fingerprint, state_digest=digest, changed=0))
-        return True
     if record.committed:
+        return True
+    expected = (await asyncio.to_thread(p.workspace.survey)).candidate
+    if record.changed == 0 and not record.commit_planned:
+        if record.state_digest != expected:
+            p.journal.emit(Committed(commit_id="", fingerprint=record.fingerprint, state_digest=expected, changed=0))
         return True
     commit_id = record.commit_planned or f"{record.trajectory_id}-{record.savepoint}"
     if not record.commit_planned:
         p.journal.emit(CommitPlanned(commit_id=commit_id, savepoint=record.savepoint, fingerprint=record.fingerprint))
         await p.journal.barrier()
     try:
-        expected = await asyncio.to_thread(p.workspace.state_digest)
         receipt = await asyncio.to_thread(p.workspace.commit, commit_id)
     except ConflictFault as fault:
         named = ", ".join(fault.paths[:5]) or fault.message
@@ -82,7 +98,7 @@ async def _commit(p: Pursuit) -> bool:
         )
         await finish(p, "FAILED", "Conflict", message, 15)
         return False
-    actual = await asyncio.to_thread(p.workspace.current_digest)
+    actual = (await asyncio.to_thread(p.workspace.survey)).base
     p.journal.emit(
         Committed(
             commit_id=commit_id,
@@ -93,16 +109,12 @@ async def _commit(p: Pursuit) -> bool:
         )
     )
     await p.journal.barrier()
-    if actual != expected:
-        await _judge_drifted(p, expected, actual)
-    return True
-
-
-async def _judge_drifted(p: Pursuit, expected: str, actual: str) -> None:
-    """Somebody changed other files while the task ran: the evidence is stale, so gather it again on what is there."""
-    p.journal.emit(DriftFound(what="workspace", expected=expected, found=actual, decision="judge_again"))
-    changes = await asyncio.to_thread(p.workspace.changes)
-    await judge_state(p, changes, thorough=True, phase="final")
+    if actual == expected:
+        return True
+    p.journal.emit(DriftFound(what="workspace", expected=expected, found=actual, decision="refuse"))
+    message = "the workspace was changed in the moment of the commit; it was committed, and is not certified"
+    await finish(p, "FAILED", "Drifted", message, 17)
+    return False
 
 
 async def fail(p: Pursuit, reason: str, message: str, code: int) -> None:

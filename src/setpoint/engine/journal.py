@@ -51,6 +51,8 @@ class Scribe(Protocol):
 
     def store(self, data: bytes) -> Ref: ...
 
+    def is_stored(self, digest: str) -> bool: ...
+
     def load(self, ref: Ref) -> bytes: ...
 
 
@@ -153,6 +155,10 @@ class Journal:
             if len(self._known) > _PAYLOADS_REMEMBERED:
                 self._known.popitem(last=False)
         return Ref(digest, len(data))
+
+    def is_stored(self, digest: str) -> bool:
+        """Whether this journal has kept the bytes of that digest already; False when it does not know."""
+        return digest in self._known
 
     def load(self, ref: Ref) -> bytes:
         for data in self._payloads:

@@ -31,6 +31,7 @@ from setpoint.kernel.events import (
     ChangesObserved,
     Committed,
     ContextBuilt,
+    DriftFound,
     Event,
     EvidenceRecorded,
     Finished,
@@ -54,7 +55,7 @@ from setpoint.phases.p4_dispatch.run import Bench
 from setpoint.ports.log import Log, Stored
 from setpoint.ports.proposer import Context, Part, RouteLimits
 from setpoint.ports.verifier import Candidate
-from setpoint.ports.workspace import Change, ChangeSet
+from setpoint.ports.workspace import Change, ChangeSet, Survey
 
 EXTERNAL: Final = frozenset({"TaskAccepted", "LeaseClaimed", "ControlRequested", "CheckpointWritten", "Undone"})
 """Written by people, by the owner's process or by book-keeping, not decided by the engine."""
@@ -215,6 +216,9 @@ class Tape:
         from setpoint.kernel.keys import digest_bytes
 
         return Ref(digest_bytes(data), len(data))
+
+    def is_stored(self, digest: str) -> bool:
+        return True  # nothing is stored here
 
     def load(self, ref: Ref) -> bytes:
         return self._log.payload(ref.ref)
@@ -415,6 +419,7 @@ class _Workspace:
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self.base_digest = tape.record.base_digest
+        self._committing = False  # between the commit and its event
 
     def savepoint(self) -> int:
         return self._tape.record.savepoint
@@ -448,15 +453,22 @@ class _Workspace:
             return ChangeSet((), event.fingerprint)
         return ChangeSet((), self._tape.record.fingerprint)
 
-    def state_digest(self) -> str:
+    def survey(self) -> Survey:
+        """What the recorded owner saw, told by the events that follow: a drift names what was found."""
+        event, record = self._tape.peek(), self._tape.record
         committed = self._tape.find_ahead(Committed)
-        return committed.state_digest if committed is not None else ""
-
-    def current_digest(self) -> str:
-        return self.state_digest()
+        done = committed.state_digest if committed is not None else ""
+        if self._committing:
+            return Survey(done, done)
+        refused = self._tape.find_ahead(DriftFound)
+        if isinstance(event, DriftFound):
+            return Survey(event.found, "")
+        expected = refused.expected if refused is not None and refused.decision == "refuse" else done
+        return Survey(record.base_now or record.base_digest, expected or record.state_digest)
 
     def commit(self, commit_id: str) -> Any:
         event = self._tape.peek()
+        self._committing = True
         if isinstance(event, Committed):
             return _Receipt(tuple(event.paths))
         if isinstance(event, Finished) and event.reason == "Conflict":

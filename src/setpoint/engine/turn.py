@@ -56,8 +56,9 @@ async def run_turn(p: Pursuit, stage: Stage, context: Context | None) -> None:
         p.journal.start_turn(TurnStarted(elapsed_ms=p.elapsed_ms(), stage=stage), p.record.turn + 1)
         record_context(p, context)
     if p.record.reply is None:
-        context = context or await rebuilt_context(p, stage)
-        if not await ask_model(p, stage, context):
+        if p.record.route_index < len(p.proposers):
+            context = context or await rebuilt_context(p, stage)
+        if context is None or not await ask_model(p, stage, context):
             p.journal.emit(TurnEnded(outcome="model_failed"))
             await p.journal.hand_over()
             return

@@ -168,6 +168,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     models_directory: str = ""
     workspace: str = ""
     base_digest: str = ""
+    base_now: str = ""  # of the user's tree when it was last found changed under the trajectory
     # Status
     state: State = "READY"
     turn: int = 0  # turns started
@@ -624,7 +625,7 @@ def _lease(record: Record, turn: int, event: LeaseClaimed) -> Record:
 
 def _drift(record: Record, turn: int, event: DriftFound) -> Record:
     # The state judged is not the state that is there: every evidence is stale (law L4).
-    return replace(record, evidence={}) if event.what == "workspace" else record
+    return replace(record, evidence={}, base_now=event.found) if event.what == "workspace" else record
 
 
 def _checkpoint(record: Record, turn: int, event: CheckpointWritten) -> Record:

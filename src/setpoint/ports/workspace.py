@@ -71,6 +71,14 @@ def change_facts(changes: ChangeSet) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
+class Survey:
+    """Digests of the user's tree as it stands now, and of that tree with what is staged."""
+
+    base: str
+    candidate: str
+
+
+@dataclass(frozen=True, slots=True)
 class CommitReceipt:
     commit_id: str
     paths: tuple[str, ...]
@@ -158,8 +166,8 @@ class Workspace(Protocol):
         """Digest of the whole candidate tree, by the same rule as ``base_digest``."""
         ...
 
-    def current_digest(self) -> str:
-        """Digest of the user's tree as it stands now, by the same rule; costs a stat of every file."""
+    def survey(self) -> Survey:
+        """The user's tree as it stands now, by the same rule; costs a stat of every file."""
         ...
 
     # The end.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from setpoint.kernel.errors import ConflictFault, WorkspaceFault
 from setpoint.kernel.keys import digest, digest_bytes
 from setpoint.ports.sandbox import BindView, View
-from setpoint.ports.workspace import Change, ChangeSet, CommitReceipt, Entry, ResolvedPath
+from setpoint.ports.workspace import Change, ChangeSet, CommitReceipt, Entry, ResolvedPath, Survey
 
 Tree = dict[str, bytes]
 
@@ -121,8 +121,12 @@ class MemoryWorkspace:
     def state_digest(self) -> str:
         return _digest(self._kept[-1][1])
 
-    def current_digest(self) -> str:
-        return _digest(self.user)
+    def survey(self) -> Survey:
+        touched = {change.path for change in self.changes().changes}
+        staged = self._kept[-1][1]
+        candidate = {path: content for path, content in self.user.items() if path not in touched}
+        candidate |= {path: staged[path] for path in touched if path in staged}
+        return Survey(_digest(self.user), _digest(candidate))
 
     def commit(self, commit_id: str) -> CommitReceipt:
         if commit_id in self._commits:

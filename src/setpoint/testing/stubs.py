@@ -14,7 +14,7 @@ from setpoint.kernel.proposal import RawCall, Reply, Usage
 from setpoint.ports.proposer import Context, RouteLimits
 from setpoint.ports.sandbox import BindView, View
 from setpoint.ports.verifier import Candidate
-from setpoint.ports.workspace import ChangeSet, CommitReceipt, Entry, ResolvedPath
+from setpoint.ports.workspace import ChangeSet, CommitReceipt, Entry, ResolvedPath, Survey
 
 STILL = "sha256:" + "0" * 64
 
@@ -68,8 +68,8 @@ class StillWorkspace:
     def state_digest(self) -> str:
         return STILL
 
-    def current_digest(self) -> str:
-        return STILL
+    def survey(self) -> Survey:
+        return Survey(STILL, STILL)
 
     def commit(self, commit_id: str) -> CommitReceipt:
         return CommitReceipt(commit_id, ())

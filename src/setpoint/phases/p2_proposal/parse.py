@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from setpoint.kernel import limits
-from setpoint.kernel.keys import digest, digest_bytes
+from setpoint.kernel.keys import digest, digest_bytes, digest_exact
 from setpoint.kernel.proposal import Call, Malformed, Proposal, Reply
 from setpoint.phases.p2_proposal.strict_json import Flaw, Walk, clip, decode, exact_pointer, join, kind_of, quote, twice
 
@@ -199,7 +199,7 @@ def _read_call(ordinal: int, entry: _Entry) -> _Read:
     if flaw is None:
         arguments = _read_arguments(entry)
         if not isinstance(arguments, Flaw):
-            call_digest = digest([name, exact(arguments)])
+            call_digest = digest_exact([name, exact(arguments)])
             return _Read(Call(ordinal, name, arguments, call_digest), call_digest)
         flaw = arguments
     return _Read(flaw.complaint(ordinal, name), _fingerprint(entry.arguments))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from setpoint.kernel.proposal import Call, Malformed
 from setpoint.kernel.ruling import Refusal
 from setpoint.phases.p3_gate.tools import Tool
+from setpoint.ports.proposer import ToolSpec
+
+_VALIDATORS_MAX: Final = 256
 
 
 def refuse_malformed(bad: Malformed) -> Refusal:
@@ -22,7 +25,8 @@ def refuse_malformed(bad: Malformed) -> Refusal:
 
 def check_schema(call: Call, tool: Tool) -> Refusal | None:
     """The first schema violation with its JSON pointer, None when there is none."""
-    for error in _validator(tool.name, msgspec.json.encode(tool.spec.schema)).iter_errors(call.arguments):
+    validator = _validator_of(tool)
+    for error in () if validator.is_valid(call.arguments) else validator.iter_errors(call.arguments):
         pointer = "/arguments" + "".join(f"/{_escape(step)}" for step in error.instance_path)
         allowed = ", ".join(sorted(tool.spec.schema["properties"]))
         message = f"{error.message}; {tool.name} takes: {allowed}"
@@ -40,7 +44,22 @@ def _escape(step: Any) -> str:
     return str(step).replace("~", "~0").replace("/", "~1")
 
 
-@lru_cache(maxsize=256)
+_validators: dict[int, tuple[ToolSpec, Any]] = {}
+"""By identity: a schema is a mutable mapping, and writing it out as a key costs more than the validation."""
+
+
+def _validator_of(tool: Tool) -> Any:
+    known = _validators.get(id(tool.spec))
+    if known is not None and known[0] is tool.spec:
+        return known[1]
+    if len(_validators) >= _VALIDATORS_MAX:
+        _validators.clear()
+    validator = _validator(tool.name, msgspec.json.encode(tool.spec.schema))
+    _validators[id(tool.spec)] = (tool.spec, validator)  # holding the spec keeps its id from being given to another
+    return validator
+
+
+@lru_cache(maxsize=_VALIDATORS_MAX)
 def _validator(name: str, schema: bytes) -> Any:
     # Compiled on first use: the import costs 18 ms that `setpoint --help` need not pay.
     import jsonschema_rs
