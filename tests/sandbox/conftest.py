@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from setpoint.adapters.sandboxes.cgroup import find_home
 from setpoint.adapters.sandboxes.opening import open_sandbox
 from setpoint.adapters.sandboxes.probe import RUNGS, Found, Rung, probe
 from setpoint.kernel.errors import IsolationUnavailable
@@ -59,6 +60,7 @@ def state_directory() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="setpoint-test-"))
     yield path
     shutil.rmtree(path)
+    find_home()  # sweeps the empty groups of supervisors that a test has killed
 
 
 @pytest.fixture(scope="session")
