@@ -207,7 +207,8 @@ def test_a_contract_reads_out_of_the_canonical_document_as_the_loader_built_it(t
         (c.id, c.address, int(c.level), c.weight, c.severity) for c in (*loaded_task.invariants, *IMPLICIT)
     ]
     assert {a.tool: (a.paths, a.max_calls, a.rate) for a in ours.actions.values()} == {
-        grant.tool: (grant.paths, grant.max_calls, grant.rate and (grant.rate.calls, grant.rate.per_ms)) for grant in loaded_task.actions
+        grant.tool: (grant.paths, grant.max_calls, grant.rate and (grant.rate.calls, grant.rate.per_ms))
+        for grant in loaded_task.actions
     }
 
 

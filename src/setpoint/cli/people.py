@@ -14,15 +14,18 @@ from setpoint.kernel.trajectory import Record
 
 
 def answer(arguments: Namespace) -> int:
-    """Leave the answer in the mailbox; whoever owns the trajectory takes it, else ``resume`` does."""
+    """Leave the answer in the mailbox; whoever owns the trajectory takes it, else ``resume`` does.
+
+    When nothing was asked, the words are the operator's own: a note of the next turn's prompt.
+    """
     if len(arguments.words) > 2:
         raise UsageFault("an answer of several words is quoted", hint='setpoint answer [ID] "all of the words"')
     *typed, text = arguments.words
     with finding.opened(arguments) as runtime:
         asking = finding.trajectory(runtime, typed[0] if typed else None, lambda record: record.question is not None)
         record, _ = runtime.record(asking)
-        runtime.request(asking, "answer", by=finding.me(), argument=text)
         question = record.question
+        runtime.request(asking, "answer" if question else "interrupt", by=finding.me(), argument=text)
         next_step = "" if runtime.is_owned(asking) else f"setpoint resume {asking}"
         said: dict[str, Any] = {
             "trajectory_id": asking,
@@ -34,7 +37,10 @@ def answer(arguments: Namespace) -> int:
     if arguments.json:
         say_json(said)
     else:
-        say(printable(f"answered {said['question_id']} of {asking}: {said['question']}"))
+        if question:
+            say(printable(f"answered {said['question_id']} of {asking}: {said['question']}"))
+        else:
+            say(printable(f"{asking} has asked nothing; its next turn is told: {text}"))
         if next_step:
             say(f"  nobody works on it now; go on with: {next_step}")
     return 0

@@ -51,7 +51,12 @@ def _tell(turn: dict[str, Any], fact: Fact, account: Account, texts: bool) -> No
             turn["decisions"].append(_decision(fact, "model_failed", f"{event.kind}: {event.message}"))
         case e.Authorized():
             _call(turn, event.ordinal, event.tool).update(
-                ruling="permit", seq=fact.seq, effect=event.effect, path=event.path or None, items=list(event.items)
+                ruling="permit",
+                seq=fact.seq,
+                effect=event.effect,
+                blast=event.blast or None,
+                path=event.path or None,
+                items=list(event.items),
             )
         case e.Refused():
             _call(turn, event.ordinal, event.tool).update(
@@ -258,7 +263,8 @@ def call_said(call: dict[str, Any]) -> str:
     if call["ruling"] == "refusal":
         pointer = f" at {call['pointer']}" if call["pointer"] else ""
         return f"{name}{path}  refused by the {call['gate']} gate: {call['reason']}{pointer}: {call['message']}"
-    return f"{name}{path}  permitted ({call['effect']})" if call["ruling"] else f"{name}  not ruled on"
+    reach = f", {call['blast']} blast radius" if call.get("blast") else ""
+    return f"{name}{path}  permitted ({call['effect']}{reach})" if call["ruling"] else f"{name}  not ruled on"
 
 
 def result_said(result: dict[str, Any]) -> str:
