@@ -25,6 +25,7 @@ WRITERS = {
     REFERENCE / "faults.md": "faults:faults",
     REFERENCE / "limits.md": "kernel:limits",
     REFERENCE / "refusals.md": "kernel:refusals",
+    REFERENCE / "lint.md": "weaknesses:lint",
     REFERENCE / "states.md": "kernel:states",
     REFERENCE / "python.md": "public:python",
     DOCS / "requirements.md": "requirements:requirements",
