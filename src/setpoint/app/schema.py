@@ -1,4 +1,4 @@
-"""The published JSON Schema of every kind of manifest.
+"""The published JSON Schema of every kind of manifest; that of events and plans lies in ``event_schema.py``.
 
 Draft 2020-12. It is the one description of what may be written: the loader validates with it, editors complete with
 it, ``explain`` prints it, and a test holds its defaults to those of ``kernel.contract``. ``format`` is an annotation
@@ -19,6 +19,9 @@ from setpoint.kernel.units import DURATION_PATTERN, SIZE_PATTERN, USD_PATTERN
 
 API_VERSION: Final = "setpoint.dev/v1"
 KINDS: Final = ("Task",)
+"""What a manifest may declare."""
+PUBLISHED: Final = (*KINDS, "Event", "Plan")
+"""What there is a schema of: manifests, and what the runtime writes out."""
 ROUTE_KINDS: Final = ("scripted", "replay", "command", "openai", "anthropic")
 
 ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
@@ -33,11 +36,17 @@ Schema = dict[str, Any]
 
 def schema(kind: str) -> Schema:
     """The JSON Schema of ``kind``, a fresh copy. UsageFault names the known kinds."""
-    if kind not in KINDS:
-        close = difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.4)
-        hint = f"did you mean {close[0]!r}?" if close else f"known kinds: {', '.join(KINDS)}"
-        raise UsageFault(f"there is no kind {kind!r}", hint=hint)
-    return copy.deepcopy(_task())
+    match kind:
+        case "Task":
+            return copy.deepcopy(_task())
+        case "Event" | "Plan":
+            from setpoint.app import event_schema  # validating a manifest needs none of it
+
+            return event_schema.event_schema() if kind == "Event" else event_schema.plan_schema()
+        case _:
+            close = difflib.get_close_matches(kind, PUBLISHED, n=1, cutoff=0.4)
+            hint = f"did you mean {close[0]!r}?" if close else f"known kinds: {', '.join(PUBLISHED)}"
+            raise UsageFault(f"there is no kind {kind!r}", hint=hint)
 
 
 @lru_cache(maxsize=1)

@@ -161,7 +161,7 @@ def _init(parser: Parser) -> None:
 
 
 def _schema(parser: Parser) -> None:
-    parser.add_argument("kind", nargs="?", default="Task", metavar="KIND", help="default: Task")
+    parser.add_argument("kind", nargs="?", default="Task", metavar="KIND", help="Task (default), Event or Plan")
 
 
 def _lint(parser: Parser) -> None:
