@@ -35,7 +35,7 @@ from setpoint.kernel.exposure import (
     expose,
     required_level,
 )
-from setpoint.kernel.globs import matches
+from setpoint.kernel.globs import is_inside, matches
 
 Weight = Literal["error", "warning", "advice"]
 Locate = Callable[[Path], tuple[int, int]]
@@ -65,9 +65,11 @@ def lint(task: Task, *, locate: Locate | None = None, tier: Tier | None = None) 
         _evidence,
         _vacuous,
         _tampering,
+        _sealed_runs,
         _held_out,
         _proofs,
         _bypassed_paths,
+        _unusable_grants,
         _authority,
         _secrets,
         _approvals,
@@ -199,6 +201,35 @@ def _tampering(task: Task, _: Tier | None) -> Iterator[_Raw]:
                 )
 
 
+_RUNS_PYTHON: Final = re.compile(r"\b(python[\d.]*|pytest|py\.test|unittest|tox|nox)\b")
+_IMPORTS_NOTHING: Final = re.compile(r"-m\s+(compileall|py_compile|tabnanny|ast|tokenize)\b")
+
+
+def _sealed_runs(task: Task, _: Tier | None) -> Iterator[_Raw]:
+    """What code of the candidate can do to a sealed check in whose process it runs."""
+    for path, check in checks_of(task):
+        predicate = check.predicate
+        if not isinstance(predicate, RunCheck) or check.level < Level.SEALED:
+            continue
+        imports = _RUNS_PYTHON.search(predicate.command) and not _IMPORTS_NOTHING.search(predicate.command)
+        if predicate.parse == "exit" and imports:
+            yield (
+                "exit-code-forgeable",
+                "warning",
+                path,
+                f"`{check.id}` is judged by its exit code alone: `os._exit(0)` in imported candidate code passes it",
+                "use parse: pytest or another report, which must be complete, or judge by `oracle`",
+            )
+        if check.disclose == "full":
+            yield (
+                "sealed-content-disclosed",
+                "warning",
+                (*path, "disclose"),
+                f"`{check.id}` discloses in full: candidate code that runs in it can put sealed text into its messages",
+                "use disclose: names, verdict or none",
+            )
+
+
 def _judged_paths(command: str) -> list[str]:
     """Words of a command that look like paths of tests or scripts inside the workspace."""
     words = re.findall(r"[\w.@%+=:,/-]+", command)
@@ -296,6 +327,22 @@ def _bypassed_paths(task: Task, _: Tier | None) -> Iterator[_Raw]:
                 f"{grant.tool} is bound to {', '.join(grant.paths)}, but shell_exec may write anywhere",
                 "give shell_exec `paths` too, or protect the rest with forbid or an invariant",
             )
+
+
+def _unusable_grants(task: Task, _: Tier | None) -> Iterator[_Raw]:
+    for index, grant in enumerate(task.actions):
+        if grant.tool in WRITING_TOOLS and grant.paths and all(_forbidden(task, glob) for glob in grant.paths):
+            yield (
+                "grant-forbidden",
+                "warning",
+                ("spec", "actions", index, "paths"),
+                f"{grant.tool} may work in {', '.join(grant.paths)}, all of which goal.forbid protects",
+                "take the action off the list, or name the paths it is for",
+            )
+
+
+def _forbidden(task: Task, glob: str) -> bool:
+    return any(is_inside(glob, wider) for wider in task.goal.forbid)
 
 
 _SECRET_NAME: Final = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|PRIVATE|CREDENTIAL)", re.IGNORECASE)
