@@ -128,7 +128,7 @@ class BatchWriter:
             before = last.get(job.stream)
             if before is None:
                 first[job.stream] = job
-            elif job.expected != before.head or job.fence != before.fence:
+            elif (job.expected is not before.head and job.expected != before.head) or job.fence != before.fence:
                 return None
             last[job.stream] = job
         if not (first.keys() <= self._ids.keys() and all(job.rows for job in last.values())):
@@ -136,7 +136,7 @@ class BatchWriter:
         return [
             (
                 self._ids[stream], stream, job.fence, job.expected.seq, hash_raw(job.expected.hash),
-                last[stream].head.seq, hash_raw(last[stream].head.hash), last[stream].rows[-1][4],
+                last[stream].head.seq, last[stream].rows[-1][5], last[stream].rows[-1][4],
             )
             for stream, job in first.items()
         ]  # fmt: skip
