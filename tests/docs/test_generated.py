@@ -25,13 +25,11 @@ def headings(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", sorted(generator().WRITERS), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_generated_page_is_fresh(path: Path) -> None:
-    """R268: the reference is drawn from the code."""
     assert path.is_file(), f"run `make docs`: {path} is missing"
     assert path.read_text(encoding="utf-8") == generator().text_of(path), f"run `make docs`: {path} is stale"
 
 
 def test_every_event_has_its_heading() -> None:
-    """R171"""
     assert set(EVENT_TYPES) <= headings(REFERENCE / "events.md")
 
 
@@ -110,6 +108,17 @@ def test_every_page_can_be_reached(path: Path) -> None:
     """From the README or the list of pages, in one step."""
     listed = {(page.parent / link.partition("#")[0]).resolve() for page in ENTRANCES for link in links_of(page)}
     assert path in listed | set(ENTRANCES)
+
+
+def test_the_map_of_folders_names_every_folder_and_every_noun_of_the_kernel() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    drawn = re.search(r"^## Folders\n.*?```\n(.*?)```", text, re.MULTILINE | re.DOTALL)
+    assert drawn
+    words = set(re.findall(r"\w+", drawn[1]))
+    package = ROOT / "src" / "setpoint"
+    folders = {path.name for path in [*package.glob("*/"), *package.glob("phases/*/"), *package.glob("adapters/*/")]}
+    nouns = {path.stem for path in package.glob("kernel/*.py")} - {"__init__"}
+    assert {name for name in folders if not name.startswith("_")} | nouns <= words
 
 
 def test_the_package_says_its_version_in_the_changelog() -> None:

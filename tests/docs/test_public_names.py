@@ -68,7 +68,6 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_a_loaded_task_is_the_kernels_contract(tmp_path) -> None:
-    """R236"""
     path = tmp_path / "task.yaml"
     path.write_text(
         "apiVersion: setpoint.dev/v1\nkind: Task\nmetadata: {name: one}\nspec:\n"

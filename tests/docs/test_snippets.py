@@ -16,7 +16,7 @@ from setpoint.adapters.sandboxes.opening import open_sandbox
 from setpoint.kernel.errors import IsolationUnavailable
 
 PAGES = [page for page in handwritten_pages() if any(isinstance(step, Command) for step in steps_of(page))]
-SECONDS_MAX = 60
+SECONDS_MAX = 120
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +45,11 @@ def stage(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     return here, environment
 
 
+@pytest.mark.timeout(400)  # a page is a story of up to twenty commands
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_commands_of_a_page_print_what_it_shows(
     page: Path, stage: tuple[Path, dict[str, str]], isolation: None
 ) -> None:
-    """R268: what the documentation shows is what happens."""
     here, environment = stage
     for step in steps_of(page):
         if isinstance(step, File):

@@ -6,6 +6,8 @@ import inspect
 import re
 from typing import Any
 
+import msgspec
+
 from docs_build.markdown import code, page, prose, table
 from setpoint.kernel import events
 
@@ -38,9 +40,14 @@ def page_of_events() -> str:
             blocks.append(f"## {section}")
         blocks.append(_event(name, cls))
     blocks.append("## Parts of events")
-    for part in (events.Ref, events.Item, events.FailureItem, events.ChangeItem, events.ContextPart):
-        blocks.append(_event(part.__name__, part))
+    blocks += [_event(name, part) for name, part in _parts()]
     return page("Events", "`src/setpoint/kernel/events.py`", *blocks)
+
+
+def _parts() -> list[tuple[str, type[Any]]]:
+    """The structs that events are made of, in the order of the source."""
+    structs = [(name, v) for name, v in vars(events).items() if isinstance(v, type) and issubclass(v, msgspec.Struct)]
+    return [(name, value) for name, value in structs if not issubclass(value, events.Event)]
 
 
 def _event(name: str, cls: type[Any]) -> str:
