@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 from docs_build.kernel import state_table
+from docs_build.markdown import code, prose, table
 
-PAGE = Path(__file__).resolve().parents[2] / "ARCHITECTURE.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "ARCHITECTURE.md"
+PACKAGE = ROOT / "src" / "setpoint"
 
 
 def architecture() -> str:
-    return drawn(PAGE, {"states": state_table()})
+    return drawn(PAGE, {"modules": modules(), "states": state_table()})
+
+
+def modules() -> str:
+    """Each module of the folders that hold the ideas, with the first line of its docstring."""
+    rows: list[tuple[str, str]] = []
+    for folder in ("kernel", "ports", "engine"):
+        for path in sorted((PACKAGE / folder).glob("*.py")):
+            if path.stem != "__init__":
+                said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+                rows.append((code(f"{folder}/{path.stem}"), prose(said.split("\n\n")[0])))
+    return table(("module", "is"), rows)
 
 
 def drawn(path: Path, blocks: dict[str, str]) -> str:
