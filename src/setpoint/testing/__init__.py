@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from setpoint.testing.probes import ProbeFacts, probe_problems
     from setpoint.testing.replies import ScriptedReplies, call, claim, raw, reply
     from setpoint.testing.stubs import EndlessProposer, FixedVerifier, ReplyProposer, StillWorkspace
+    from setpoint.testing.tasks import criterion, invariant, make_task
     from setpoint.testing.trees import TreeSandbox, TreeVerifier
 
 __all__ = [
@@ -43,6 +44,9 @@ __all__ = [
     "TreeVerifier",
     "call",
     "claim",
+    "criterion",
+    "invariant",
+    "make_task",
     "probe_problems",
     "raw",
     "reply",
@@ -56,6 +60,7 @@ _NAMES = {
     "probes": ("ProbeFacts", "probe_problems"),
     "replies": ("ScriptedReplies", "call", "claim", "raw", "reply"),
     "stubs": ("EndlessProposer", "FixedVerifier", "ReplyProposer", "StillWorkspace"),
+    "tasks": ("criterion", "invariant", "make_task"),
     "trees": ("TreeSandbox", "TreeVerifier"),
 }
 _PLACES = {name: module for module, names in _NAMES.items() for name in names}
