@@ -46,6 +46,7 @@ def _meaning(cls: type[Any]) -> str:
     generated = own.startswith(f"{cls.__name__}(")
     if getattr(cls, "_is_protocol", False) and cls.__module__.startswith("setpoint.ports"):
         promises = prose(sys.modules[cls.__module__].__doc__)
+        own = inspect.cleandoc(own)
         return promises if not own or cls.__name__.lower() == cls.__module__.rpartition(".")[2] else prose(own)
     return "" if generated else _first_paragraph(own)
 
