@@ -193,3 +193,21 @@ def test_evidence_levels_are_ordered() -> None:
     """R149"""
     assert sorted(Level) == [Level.CLAIM, Level.STATIC, Level.VISIBLE, Level.SEALED, Level.PROOF]
     assert [Level.of(level.label) for level in Level] == list(Level)
+
+
+@pytest.mark.parametrize(
+    ("authority", "sandbox", "gate", "starts"),
+    [
+        (authority, sandbox, gate, (authority < Authority.A1 or sandbox) and (authority < Authority.A3 or gate))
+        for authority in Authority
+        for sandbox in (True, False)
+        for gate in (True, False)
+    ],
+)
+def test_the_blast_radius_decides_what_must_contain_it(
+    authority: Authority, sandbox: bool, gate: bool, starts: bool
+) -> None:
+    """R208: A0 reads freely, A1 and above need a sandbox, A3 a gate as well; without them nothing starts."""
+    given = task("file_read", done=(SEALED,), approve=ASK if gate else (), tier="none")
+    gaps = closure(given, Exposure(30, State.S2, authority, ()), "namespaces" if sandbox else "none")
+    assert (gaps == ()) == starts, gaps
