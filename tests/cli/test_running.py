@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 
-import pytest
-
 from setpoint.adapters.stores.export import verify_lines
 
 from .conftest import ASK, EXPLORE, FIX, PYTEST_TASK, TAMPER, TASK, TOUCH, Shell, script
@@ -146,7 +144,6 @@ def test_a_check_without_a_verdict_ends_with_18(shell: Shell):
     assert "no certificate" in shell.run("certificate", "show", code=18).stderr
 
 
-@pytest.mark.xfail(strict=True, reason="Runtime.task_of refuses the pinned manifest before drift is recorded: exit 2")
 def test_sealed_files_that_changed_meanwhile_are_drift_17(shell: Shell):
     shell.lay(TASK, ASK, FIX)
     shell.run("converge", code=13)
@@ -203,7 +200,6 @@ def test_the_tour_uses_pytest_as_its_judge():
     assert "$SEALED/gold.sh" not in PYTEST_TASK
 
 
-@pytest.mark.xfail(strict=True, reason="the runtime accepts the task before it opens the routes")
 def test_a_route_that_cannot_be_opened_is_refused_before_anything_starts(shell: Shell):
     shell.lay(TASK, FIX)
     said = shell.run("converge", "--model", "scripted:nowhere.yaml", code=2).stderr
@@ -211,7 +207,6 @@ def test_a_route_that_cannot_be_opened_is_refused_before_anything_starts(shell: 
     assert shell.json("get") == {"trajectories": []}
 
 
-@pytest.mark.xfail(strict=True, reason="the runtime accepts the task before it looks for the planned reply")
 def test_a_plan_without_a_proposal_is_refused_before_anything_starts(shell: Shell):
     shell.lay(TASK, FIX)
     shell.write("ws/src/calc.py", "def add(a, b):\n    return a + b\n")

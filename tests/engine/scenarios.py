@@ -23,7 +23,7 @@ def shell(command: str, *more: RawCall) -> Reply:
 
 @dataclass
 class Scenario:
-    """``code`` is how it ends; -1: it pauses."""
+    """``code`` is how it ends; -1: it pauses with a question; -2: it pauses at its budget."""
 
     name: str
     script: list[Any]
@@ -105,5 +105,12 @@ SCENARIOS = [
         task={"done": (criterion("unit"), criterion("more")), "policy": Policy(commit="progress")},
         checks={"done/more": lambda tree: 0 if "src/b" in tree else 1},
         code=11,
+    ),
+    Scenario("cannot afford the prompt", [write("src/a", "1")], task={"budget": Budget(tokens=600)}, code=14),
+    Scenario(
+        "pauses at its budget",
+        [write("src/b", str(n)) for n in range(9)],
+        task={"budget": Budget(turns=2, on_exceed="pause")},
+        code=-2,
     ),
 ]

@@ -121,7 +121,7 @@ def test_the_record_keeps_no_more_times_than_the_rate_asks_for() -> None:
 
 def test_a_rate_holds_over_turns_and_frees_itself_with_time() -> None:
     """R074, R183: real turns on a clock that moves; a replay decides the same."""
-    found = rig(*[reply(shell(f"c{n}")) for n in range(8)], grant=RATED, tick_ms=700)
+    found = rig(*[reply(shell(f"c{n}")) for n in range(8)], grant=RATED, tick_ms=300)
     assert found.start().finished_code == 0
     assert len(found.sandbox.ran) > 2 and found.events(Refused)
     times = intent_times(found)

@@ -232,7 +232,9 @@ def _sealed_runs(task: Task, _: Tier | None) -> Iterator[_Raw]:
 
 def _judged_paths(command: str) -> list[str]:
     """Words of a command that look like paths of tests or scripts inside the workspace."""
-    words = re.findall(r"[\w.@%+=:,/-]+", command)
+    # The first word of each simple command is a program (`test -f x`), not a path that is judged.
+    arguments = re.sub(r"(^|[;&|(]\s*|\b(?:then|do|else|if|while|!)\s+)[\w./-]+", r"\1", command)
+    words = re.findall(r"[\w.@%+=:,/-]+", arguments)
     looks = [
         word.removeprefix("./")
         for word in words

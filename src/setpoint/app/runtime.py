@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any
+
+import msgspec
 
 from setpoint.adapters.clock import SystemClock
 from setpoint.adapters.stores import open_log
@@ -30,8 +32,9 @@ from setpoint.engine.reconcile import baseline
 from setpoint.engine.recovery import roll_back_to
 from setpoint.engine.replay import Replayed, replay
 from setpoint.kernel import limits
+from setpoint.kernel.budget import Raised
 from setpoint.kernel.contract import Task
-from setpoint.kernel.errors import ConflictFault, IllegalTransition, LeaseLost, UnknownTrajectory
+from setpoint.kernel.errors import ConflictFault, Fault, IllegalTransition, LeaseLost, UnknownTrajectory
 from setpoint.kernel.events import Undone
 from setpoint.kernel.exposure import require_closure
 from setpoint.kernel.trajectory import Record
@@ -98,8 +101,10 @@ class Runtime:
             task, models=models, models_directory=models_directory, parent=parent, observer=observer
         )
 
-    async def resume(self, trajectory_id: str, *, observer: Observer | None = None) -> Outcome:
-        """Take a trajectory up where its log ends; a paused one is resumed.
+    async def resume(
+        self, trajectory_id: str, *, observer: Observer | None = None, more: Raised | None = None, by: str = "operator"
+    ) -> Outcome:
+        """Take a trajectory up where its log ends; a paused one is resumed. ``more`` is added to its budget first.
 
         One that is terminal, or waits for an answer that was not given, is returned as it is.
         """
@@ -107,26 +112,42 @@ class Runtime:
         answered = any(read_request(data).action in ("answer", "cancel", "kill") for _, _, data in self._unread(record))
         if record.is_terminal or (record.question is not None and not answered):
             return Outcome(trajectory_id, record)
+        if more is not None:
+            self.request(trajectory_id, "raise", by=by, argument=msgspec.json.encode(more).decode())
         if record.state == "PAUSED" and record.question is None:
-            self.request(trajectory_id, "resume", by="operator")
+            self.request(trajectory_id, "resume", by=by)
         return await self._worker.take_up(trajectory_id, observer=observer)
 
-    async def recover(self, *, observer: Observer | None = None) -> list[Outcome]:
+    async def recover(
+        self, *, observer: Observer | None = None, on_fault: Callable[[str, Fault], None] | None = None
+    ) -> list[Outcome]:
         """Resume every trajectory that is neither terminal nor waiting nor owned by a live worker, and clear away what
-        owners that died left behind."""
+        owners that died left behind.
+
+        One that cannot be taken up does not keep the others waiting: ``on_fault`` is told, or without it the first
+        fault is raised when all others are done.
+        """
         outcomes: list[Outcome] = []
+        faults: list[Fault] = []
         roots: set[str] = set()
         for info in self.log.streams(KIND):
             if info.seq == 0 or self.log.holder(info.stream) is not None:
                 continue
-            record, _ = self.record(info.stream)
-            roots.add(record.workspace)
-            if record.is_terminal or record.state == "PAUSED":
+            try:
+                record, _ = self.record(info.stream)
+                roots.add(record.workspace)
+                if not record.is_terminal and record.state != "PAUSED":
+                    outcomes.append(await self.resume(info.stream, observer=observer))
+            except LeaseLost:  # another worker was faster
                 continue
-            with contextlib.suppress(LeaseLost):  # another worker was faster
-                outcomes.append(await self.resume(info.stream, observer=observer))
+            except Fault as fault:
+                faults.append(fault)
+                if on_fault is not None:
+                    on_fault(info.stream, fault)
         for root in roots:
             await asyncio.to_thread(self.equipment.sweep, root, self._is_over)
+        if faults and on_fault is None:
+            raise faults[0]
         return outcomes
 
     def _is_over(self, transaction_id: str) -> bool:
@@ -148,10 +169,19 @@ class Runtime:
         record, _ = self.record(trajectory_id)
         if record.is_terminal:
             raise IllegalTransition(f"trajectory {trajectory_id} is {record.state} already; {action} does not apply")
-        if action == "answer" and record.question is None:
-            raise IllegalTransition(f"trajectory {trajectory_id} has asked nothing")
+        if action == "answer":
+            self._refuse_second_answer(record)
         key = self.clock.new_id("rq")
         self.log.deliver(trajectory_id, key, encode_request(Request(action, by, argument)))
+
+    def _refuse_second_answer(self, record: Record) -> None:
+        if record.question is None:
+            raise IllegalTransition(f"trajectory {record.trajectory_id} has asked nothing")
+        if any(read_request(data).action == "answer" for _, _, data in self._unread(record)):
+            raise IllegalTransition(
+                f"{record.question.question_id} of {record.trajectory_id} is answered already",
+                hint=f"`setpoint resume {record.trajectory_id}` goes on with that answer.",
+            )
 
     def _unread(self, record: Record) -> list[tuple[int, str, bytes]]:
         return self.log.inbox(record.trajectory_id, record.inbox_position)

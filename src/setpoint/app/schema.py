@@ -351,7 +351,12 @@ def _check(description: str, extras: Schema) -> Schema:
                     "examples": ["sha256:" + "0" * 64],
                 },
                 "parse": _choice(
-                    "How the output of `run` is read.", ("pytest", "junit", "exit", "tap", "json"), "exit"
+                    "How the outcome of `run` is read. exit: 0 passes. pytest: the runtime adds its own report option. "
+                    "junit: the command writes $OUT/junit.xml. tap: TAP 13 or 14 on standard output. json: "
+                    "$OUT/report.json or the last line of standard output, "
+                    '{"passed": 3, "failed": 1, "failures": [{"name": "n", "message": "m"}]}.',
+                    ("pytest", "junit", "exit", "tap", "json"),
+                    "exit",
                 ),
                 "timeout": {
                     "type": "string",

@@ -18,7 +18,7 @@ import msgspec
 from setpoint.adapters.stores import this_owner
 from setpoint.app.base import require_base
 from setpoint.app.certify import certify
-from setpoint.app.manifest import manifests_of
+from setpoint.app.manifest import ManifestFault, manifests_of
 from setpoint.app.opening import Equipment
 from setpoint.app.places import Places
 from setpoint.app.planning import PlannedProposer, planned_reply
@@ -43,8 +43,9 @@ from setpoint.kernel.events import (
     TaskAccepted,
     decode,
 )
-from setpoint.kernel.exposure import expose, require_closure, required_level
+from setpoint.kernel.exposure import require_closure, required_level
 from setpoint.kernel.keys import canonical
+from setpoint.kernel.spelling import encodable
 from setpoint.kernel.trajectory import Record
 from setpoint.phases.p3_gate.tools import BUILTIN
 from setpoint.ports.clock import Clock
@@ -103,7 +104,10 @@ class Worker:
         ClosureMissing and IsolationUnavailable (exit 12) come before anything is written.
         """
         sandbox = self.equipment.sandbox(task.environment.tier)
-        require_closure(task, sandbox.report.tier)
+        exposure = require_closure(task, sandbox.report.tier)
+        directory = os.path.dirname(task.source) if task.source else os.getcwd()
+        routes = list(models or task.models)
+        self._open_routes(routes, models_directory or directory)  # one that cannot be opened is told before anything
         trajectory_id = self._clock.new_id("tr")
         self._log.create(trajectory_id, KIND)
         with self._leased(trajectory_id) as lease:
@@ -118,7 +122,26 @@ class Worker:
                     Record(trajectory_id=trajectory_id),
                     observer,
                 )
-                self._accept(task, journal, workspace, models or task.models, models_directory, parent)
+                journal.emit(
+                    TaskAccepted(
+                        name=task.name,
+                        task=journal.store(canonical(task.document)),
+                        task_digest=task.digest,
+                        workspace=task.environment.workspace,
+                        base_digest=workspace.base_digest,
+                        exposure=str(exposure),
+                        required_level=required_level(exposure).label,
+                        models=routes,
+                        tier=sandbox.report.tier,
+                        rung=sandbox.report.rung,
+                        runtime=VERSION,
+                        directory=directory,
+                        source=task.source or "",
+                        models_directory=models_directory or directory,
+                        parent=parent,
+                    )
+                )
+                journal.emit(LeaseClaimed(owner=self.owner, fence=lease.fence))
                 await journal.barrier()
             except BaseException:
                 await asyncio.to_thread(workspace.close, keep_staged=False)
@@ -133,9 +156,10 @@ class Worker:
                 return Outcome(trajectory_id, record)
             journal = Journal(self._log, self._clock, lease, head, record, observer)
             journal.emit(LeaseClaimed(owner=self.owner, fence=lease.fence))
-            task = self.task_of(record)
-            if task.digest != record.task_digest:
-                await _refuse_drifted(journal, task)
+            try:
+                task = self.task_of(record)
+            except ManifestFault as fault:  # a pinned file or folder is not what it was, or gone
+                await _refuse_drifted(journal, fault.problems[0].message)
                 return Outcome(trajectory_id, journal.record)
             workspace = await asyncio.to_thread(self.equipment.workspace, task, trajectory_id)
             return Outcome(trajectory_id, await self._pursue(task, journal, workspace, body))
@@ -150,39 +174,6 @@ class Worker:
             with contextlib.suppress(LeaseLost):
                 self._log.release(lease)
 
-    def _accept(
-        self,
-        task: Task,
-        journal: Journal,
-        workspace: Workspace,
-        models: Sequence[str],
-        models_directory: str | None,
-        parent: str,
-    ) -> None:
-        report = self.equipment.sandbox(task.environment.tier).report
-        exposure = expose(task)
-        directory = os.path.dirname(task.source) if task.source else os.getcwd()
-        journal.emit(
-            TaskAccepted(
-                name=task.name,
-                task=journal.store(canonical(task.document)),
-                task_digest=task.digest,
-                workspace=task.environment.workspace,
-                base_digest=workspace.base_digest,
-                exposure=str(exposure),
-                required_level=required_level(exposure).label,
-                models=list(models),
-                tier=report.tier,
-                rung=report.rung,
-                runtime=VERSION,
-                directory=directory,
-                source=task.source or "",
-                models_directory=models_directory or directory,
-                parent=parent,
-            )
-        )
-        journal.emit(LeaseClaimed(owner=self.owner, fence=journal.lease.fence))
-
     def task_of(self, record: Record) -> Task:
         """The contract a trajectory was accepted with, read back from its log."""
         assert record.task is not None
@@ -195,7 +186,7 @@ class Worker:
 
     async def _pursue(self, task: Task, journal: Journal, workspace: Workspace, body: Body) -> Record:
         record = journal.record
-        proposers = self._proposers(record)
+        proposers = self._open_routes(record.models, record.models_directory)
         verifier = self.equipment.verifier(task)
         pursuit = Pursuit(
             task,
@@ -220,14 +211,14 @@ class Worker:
             keep = not journal.record.is_terminal or journal.record.finished_reason == "Conflict"
             await asyncio.to_thread(workspace.close, keep_staged=keep)
 
-    def _proposers(self, record: Record) -> list[Proposer]:
-        """The routes of a trajectory; ``plan:ID`` is the recorded reply of the plan with that id."""
+    def _open_routes(self, routes: Sequence[str], directory: str) -> list[Proposer]:
+        """The proposers of ``routes``; ``plan:ID`` is the recorded reply of the plan with that id."""
         found: list[Proposer] = []
-        for route in record.models:
+        for route in routes:
             if route.startswith("plan:"):
                 found.append(PlannedProposer(route, planned_reply(self._log, route.removeprefix("plan:"))))
             else:
-                found += self.equipment.proposers([route], record.models_directory)
+                found += self.equipment.proposers([route], directory)
         return found
 
     async def _until_killed(self, body: Coroutine[Any, Any, Record], journal: Journal) -> Record:
@@ -285,10 +276,10 @@ class Worker:
         return None
 
 
-async def _refuse_drifted(journal: Journal, task: Task) -> None:
-    """The contract is not what was accepted: sealed files changed, or the document reads otherwise (law L10)."""
+async def _refuse_drifted(journal: Journal, problem: str) -> None:
+    """The contract cannot be read as it was accepted: sealed files changed, or a folder is gone (law L10)."""
     expected = journal.record.task_digest
-    journal.emit(DriftFound(what="task", expected=expected, found=task.digest, decision="refuse"))
-    message = "the sealed files or the contract changed since the task was accepted"
-    journal.emit(Finished(state="FAILED", reason="Drifted", message=message, code=17))
+    journal.emit(DriftFound(what="task", expected=expected, found=encodable(problem), decision="refuse"))
+    message = f"what the task was accepted with has changed since: {problem}"
+    journal.emit(Finished(state="FAILED", reason="Drifted", message=encodable(message), code=17))
     await journal.barrier()

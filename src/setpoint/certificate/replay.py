@@ -93,6 +93,7 @@ class Replay:
         self.committed_at = ""  # time of the last commit
         self.savepoints: list[Kept] = []  # those that stand
         self.used = {"turns": 0, "tokens": 0, "usd_micros": 0, "wall_ms": 0}
+        self.raised = {"turns": 0, "tokens": 0, "usd_micros": 0, "wall_ms": 0}
         self.counts = {"permits": 0, "refusals": 0, "rollbacks": 0, "claims_rejected": 0}
         self._base_fingerprint: str | None = None
         self._savepoints_used = 0
@@ -114,9 +115,9 @@ class Replay:
         self._close_turn(events[-1]["seq"])
         if self._last != "Committed":
             self._say(events[-1]["seq"], f"the last fact is {self._last}, not a commit: cut, or not finished")
-        for name, used in self.used.items():
-            if used > self.contract.budget[name]:
-                self.problems.append(f"{used} {name} were used, the ceiling is {self.contract.budget[name]}")
+        for name, ceiling in self.limit.items():
+            if self.used[name] > ceiling:
+                self.problems.append(f"{self.used[name]} {name} were used, the ceiling is {ceiling}")
         if unused := sorted(self.payloads.keys() - self._referenced):
             self.problems.append(f"no event refers to the payload {unused[0]}")
 
@@ -169,7 +170,20 @@ class Replay:
         self._elapsed_ms = data["elapsed_ms"]
         self.used["wall_ms"] = max(self.used["wall_ms"], data["elapsed_ms"])
 
+    def _raise(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        """A person allowed more; the statement's ceilings are the contract's and this."""
+        for name in self.raised:
+            self.raised[name] += data[name]
+            if data[name] < 0:
+                self._say(event["seq"], f"the budget of {name} was raised by {data[name]}")
+
+    @property
+    def limit(self) -> dict[str, int]:
+        """The ceilings that held at the end."""
+        return {name: amount + self.raised[name] for name, amount in self.contract.budget.items()}
+
     def _end_turn(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        self.used["wall_ms"] = max(self.used["wall_ms"], data["elapsed_ms"])
         self._close_turn(event["seq"])
 
     def _close_turn(self, seq: int) -> None:
@@ -413,6 +427,7 @@ _STEPS: Final = {
     "TaskAccepted": "_accept",
     "TurnStarted": "_start_turn",
     "TurnEnded": "_end_turn",
+    "BudgetRaised": "_raise",
     "ModelReplied": "_replied",
     "ModelFailed": "_charge",
     "Authorized": "_authorized",

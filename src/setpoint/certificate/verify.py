@@ -225,7 +225,7 @@ def _expected(
             for kept in replay.savepoints
         ],
         "counts": replay.counts,
-        "budget": {"limit": asked.budget, "used": replay.used},
+        "budget": {"limit": replay.limit, "used": replay.used},
         "isolation": {"tier": accepted["tier"], "rung": accepted["rung"]},
         "started_at": read.events[0]["at"],
         "ended_at": replay.committed_at,

@@ -135,7 +135,14 @@ REPLAYED: Final[dict[str, _Fields]] = {
         "proposal": _TEXT,
     },
     "RolledBack": {"savepoint": _INT, "fingerprint": _STR, "reason": _STR, "note": _TEXT, "blocked": _TEXT},
-    "TurnEnded": {"outcome": _STR},
+    "TurnEnded": {"outcome": _STR, "elapsed_ms": _COUNT},
+    "BudgetRaised": {
+        "by": _STR,
+        "turns": _COUNT,
+        "tokens": _COUNT,
+        "usd_micros": _COUNT,
+        "wall_ms": _COUNT,
+    },
     "ClaimRejected": {"note": _STR, "items": _LIST},
     "CommitPlanned": {"commit_id": _STR, "savepoint": _INT, "fingerprint": _STR},
     "Committed": {"commit_id": _STR, "fingerprint": _STR, "state_digest": _STR, "changed": _INT, "paths": _LIST},
@@ -152,6 +159,8 @@ PASSED_OVER: Final = frozenset(
         "ControlRequested",
         "ControlApplied",
         "LeaseClaimed",
+        "RoutesOpened",
+        "CallDeclined",
         "CheckpointWritten",
     }
 )

@@ -114,14 +114,14 @@ def exit_code(record: Record) -> int | None:
     return 14 if record.state == "PAUSED" and record.question is None and record.pause_reason else 13
 
 
-def budget_of(task: dict[str, Any]) -> dict[str, int]:
-    """The ceilings of the contract as integers: turns, tokens, usd_micros, wall_ms."""
-    budget = task["spec"]["budget"]
+def budget_of(task: dict[str, Any], record: Record) -> dict[str, int]:
+    """The ceilings that hold, of the contract and what a person added: turns, tokens, usd_micros, wall_ms."""
+    budget, raised = task["spec"]["budget"], record.raised
     return {
-        "turns": budget["turns"],
-        "tokens": budget["tokens"],
-        "usd_micros": parse_usd_micros(str(budget["usd"])),
-        "wall_ms": parse_duration_ms(budget["wall"]),
+        "turns": budget["turns"] + raised.turns,
+        "tokens": budget["tokens"] + raised.tokens,
+        "usd_micros": parse_usd_micros(str(budget["usd"])) + raised.usd_micros,
+        "wall_ms": parse_duration_ms(budget["wall"]) + raised.wall_ms,
     }
 
 
@@ -171,7 +171,7 @@ def record_document(account: Account) -> dict[str, Any]:
         "models": list(record.models),
         "route": record.models[record.route_index] if record.route_index < len(record.models) else None,
         "spent": spent_of(record),
-        "budget": budget_of(account.task),
+        "budget": budget_of(account.task, account.record),
         "question": None if question is None else {"id": question.question_id, "text": question.question},
         "committed": record.committed or None,
         "undone": record.undone,

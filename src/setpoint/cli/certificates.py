@@ -61,7 +61,7 @@ def verify(arguments: Namespace) -> int:
 
 
 def _certificate(runtime: Runtime, typed: str | None) -> tuple[str, bytes]:
-    name = finding.trajectory(runtime, typed, lambda record: record.certificate is not None)
+    name = finding.trajectory(runtime, typed)
     record, _ = runtime.record(name)
     if record.certificate is None:
         raise EvidenceMissing(

@@ -13,6 +13,8 @@ from setpoint.app.runtime import Runtime, open_runtime
 from setpoint.kernel.errors import UnknownTrajectory, UsageFault
 from setpoint.kernel.trajectory import Record
 
+PLANNED = "Planned"
+"""How a plan's own trajectory ends; it is never meant by "the newest"."""
 _SHOWN_MAX = 10
 """Candidates named when the start of an id fits several; more would not be read."""
 
@@ -27,13 +29,16 @@ def opened(arguments: Namespace) -> Iterator[Runtime]:
         asyncio.run(runtime.close())
 
 
-def trajectory(runtime: Runtime, typed: str | None, fits: Callable[[Record], bool] | None = None) -> str:
+def trajectory(
+    runtime: Runtime, typed: str | None, fits: Callable[[Record], bool] | None = None, needs: str = ""
+) -> str:
     """The id that ``typed`` is or uniquely begins, with or without ``tr-``.
 
-    None: the newest; with ``fits`` the newest that fits, or else the newest of all. UnknownTrajectory, UsageFault.
+    None: the newest that is no plan. One that does not ``fits`` is refused with what the verb ``needs``: acting on an
+    older one, perhaps of another workspace, would be a guess. UnknownTrajectory, UsageFault.
     """
     if typed is None:
-        return _newest(runtime, fits)
+        return _newest(runtime, fits, needs)
     ids = [info.stream for info in runtime.trajectories()]
     if typed in ids:
         return typed
@@ -49,11 +54,18 @@ def trajectory(runtime: Runtime, typed: str | None, fits: Callable[[Record], boo
     )
 
 
-def _newest(runtime: Runtime, fits: Callable[[Record], bool] | None) -> str:
+def _newest(runtime: Runtime, fits: Callable[[Record], bool] | None, needs: str) -> str:
     newest = runtime.newest()
-    if fits is None:
-        return newest
-    return next((i.stream for i in runtime.trajectories() if fits(runtime.record(i.stream)[0])), newest)
+    for info in runtime.trajectories():
+        record, _ = runtime.record(info.stream)
+        if record.finished_reason == PLANNED:
+            continue
+        if fits is None or fits(record):
+            return info.stream
+        others = [i.stream for i in runtime.trajectories() if fits(runtime.record(i.stream)[0])][:_SHOWN_MAX]
+        hint = f"Name the one you mean: {', '.join(others)}" if others else "`setpoint get` lists them."
+        raise UsageFault(f"the newest trajectory, {info.stream} ({record.name}), {needs}", hint=hint)
+    return newest
 
 
 def me() -> str:

@@ -222,6 +222,13 @@ def _replay(parser: Parser) -> None:
     _flag(parser, "--strict", "exit 19 at the first difference (this is the only way of replay; the flag says so)")
 
 
+def _more(parser: Parser) -> None:
+    parser.add_argument("--more-turns", type=int, metavar="N", help="allow N turns more than before")
+    parser.add_argument("--more-tokens", type=int, metavar="N", help="allow N tokens more")
+    parser.add_argument("--more-usd", metavar="USD", help="allow that many dollars more, e.g. 1.50")
+    parser.add_argument("--more-wall", metavar="TIME", help="allow that much more wall clock, e.g. 10m")
+
+
 def _answer(parser: Parser) -> None:
     parser.add_argument("words", nargs="+", metavar="[ID] TEXT", help="the answer, as one word of the shell")
 
@@ -284,7 +291,7 @@ VERBS: Final = (
     Verb("show", LOOKING, "one past turn: proposal, rulings, results, state", "looking:show",
          _all(_id, _show, _DOCUMENT), ("setpoint show --turn 2", "setpoint show --turn 2 --prompt")),
     Verb("top", LOOKING, "the live trajectories", "looking:top", _all(_top, _DOCUMENT)),
-    Verb("resume", PAST, "take a trajectory up where its log ends", "past:resume", _all(_id, _EVENTS)),
+    Verb("resume", PAST, "take a trajectory up where its log ends", "past:resume", _all(_id, _more, _EVENTS)),
     Verb("recover", PAST, "resume everything that lost its worker", "past:recover", _DOCUMENT),
     Verb("undo", PAST, "restore what was there before its commit", "past:undo", _all(_id, _DOCUMENT)),
     Verb("rollback", PAST, "back to a savepoint", "past:rollback", _all(_id, _rollback, _DOCUMENT)),

@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Coroutine
+from typing import Any
 
-from setpoint.app.runtime import Outcome, Runtime
+from setpoint.app.runtime import Observer, Outcome, Runtime
 from setpoint.cli import finding, taskfile
 from setpoint.cli.account import exit_code, summary
 from setpoint.cli.live import Watch, run
 from setpoint.cli.running import pursue, say_outcome
 from setpoint.cli.terminal import printable, say, say_json, talk
+from setpoint.kernel.budget import Raised
+from setpoint.kernel.errors import Fault, UsageFault
+from setpoint.kernel.units import parse_duration_ms, parse_usd_micros
 
 
 def resume(arguments: Namespace) -> int:
     with finding.opened(arguments) as runtime:
         name = finding.trajectory(runtime, arguments.id)
-    return pursue(arguments, lambda runtime, observer: runtime.resume(name, observer=observer), existing=name)
+    more = _more(arguments)
+
+    def body(runtime: Runtime, observer: Observer) -> Coroutine[Any, Any, Outcome]:
+        return runtime.resume(name, observer=observer, more=more, by=finding.me())
+
+    return pursue(arguments, body, existing=name)
+
+
+def _more(arguments: Namespace) -> Raised | None:
+    """What the command line adds to the budget; None when it adds nothing. UsageFault for an amount that is none."""
+    try:
+        raised = Raised(
+            max(0, arguments.more_turns or 0),
+            max(0, arguments.more_tokens or 0),
+            parse_usd_micros(arguments.more_usd) if arguments.more_usd else 0,
+            parse_duration_ms(arguments.more_wall) if arguments.more_wall else 0,
+        )
+    except ValueError as fault:
+        raise UsageFault(f"that is no amount: {fault}", hint="--more-usd 1.50, --more-wall 10m") from fault
+    return raised if raised != Raised() else None
 
 
 def recover(arguments: Namespace) -> int:
@@ -24,24 +48,37 @@ def recover(arguments: Namespace) -> int:
     async def body() -> list[Outcome]:
         async with Runtime.open(arguments.store) as runtime:
             watch = Watch(runtime, as_json=False)
-            return await watch.during(runtime.recover(observer=watch.observer))
+            return await watch.during(runtime.recover(observer=watch.observer, on_fault=faults.__setitem__))
 
+    faults: dict[str, Fault] = {}
     outcomes = run(body())
+    for name, fault in faults.items():
+        talk(printable(f"{name} could not be taken up: {fault.message}"))
     if arguments.json:
         said = [summary(o.record, owned=False) | {"exit_code": o.exit_code} for o in outcomes]
-        say_json({"recovered": said})
-        return 0
+        said_not = [{"trajectory_id": name, "message": fault.message} for name, fault in faults.items()]
+        say_json({"recovered": said, "not_recovered": said_not})
+        return _worst(faults)
     for outcome in outcomes:
         say_outcome(outcome)
-    if not outcomes:
+    if not outcomes and not faults:
         say("nothing to recover: no trajectory lost its worker")
-    return 0
+    return _worst(faults)
+
+
+def _worst(faults: dict[str, Fault]) -> int:
+    return max((fault.exit_code for fault in faults.values()), default=0)
 
 
 def undo(arguments: Namespace) -> int:
     async def body() -> int:
         async with Runtime.open(arguments.store) as runtime:
-            name = finding.trajectory(runtime, arguments.id, lambda r: bool(r.committed) and not r.undone)
+            name = finding.trajectory(
+                runtime,
+                arguments.id,
+                lambda record: bool(record.committed) and not record.undone,
+                "has no commit that stands; there is nothing to undo",
+            )
             receipt = await runtime.undo(name, by=finding.me())
             if arguments.json:
                 say_json({"trajectory_id": name, "commit_id": receipt.commit_id, "paths": list(receipt.paths)})

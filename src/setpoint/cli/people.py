@@ -22,7 +22,9 @@ def answer(arguments: Namespace) -> int:
         raise UsageFault("an answer of several words is quoted", hint='setpoint answer [ID] "all of the words"')
     *typed, text = arguments.words
     with finding.opened(arguments) as runtime:
-        asking = finding.trajectory(runtime, typed[0] if typed else None, lambda record: record.question is not None)
+        asking = finding.trajectory(
+            runtime, typed[0] if typed else None, lambda record: not record.is_terminal, "is finished and asks nothing"
+        )
         record, _ = runtime.record(asking)
         question = record.question
         runtime.request(asking, "answer" if question else "interrupt", by=finding.me(), argument=text)
@@ -63,7 +65,9 @@ def _ask(arguments: Namespace, action: str, when_owned: str, when_idle: str) -> 
 
     async def body() -> tuple[str, Record, str]:
         async with Runtime.open(arguments.store) as runtime:
-            name = finding.trajectory(runtime, arguments.id, lambda record: not record.is_terminal)
+            name = finding.trajectory(
+                runtime, arguments.id, lambda record: not record.is_terminal, f"is finished; {action} does not apply"
+            )
             runtime.request(name, action, by=finding.me(), argument=arguments.reason)
             if runtime.is_owned(name):
                 return name, runtime.record(name)[0], when_owned

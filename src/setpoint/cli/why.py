@@ -44,7 +44,7 @@ def explain(account: Account) -> dict[str, Any]:
         "met": _met(account),
         "tried": _tried(account),
         "spent": spent_of(record),
-        "budget": budget_of(account.task),
+        "budget": budget_of(account.task, account.record),
         "next": _next(account),
     }
 
@@ -132,6 +132,8 @@ def _next(account: Account) -> dict[str, Any]:
             if record.committed and not record.undone:
                 how.append(f"setpoint undo {name}")
             return _step("nothing: it is done", how)
+        case "undone":
+            return _step("its commit was undone: the tree is what it was before", _again(account, ""))
         case "failed" | "cancelled":
             return _after_the_end(account)
         case "asks":
@@ -140,10 +142,11 @@ def _next(account: Account) -> dict[str, Any]:
             return _step(what, [f'setpoint answer {name} "..."', f"setpoint resume {name}"], "no deadline")
         case "paused" if record.pause_reason in ("turns", "tokens", "usd", "wall"):
             what = (
-                f"paused, since the {record.pause_reason} budget does not allow another turn; the budget is part of "
-                "the contract and stays as it is"
+                f"paused, since the {record.pause_reason} budget does not allow another turn; a person can allow it"
             )
-            return _step(what, [*_again(account, "with a larger budget in the file"), f"setpoint cancel {name}"])
+            amount = {"turns": "10", "tokens": "100000", "usd": "1.00", "wall": "10m"}[record.pause_reason]
+            more = f"setpoint resume {name} --more-{record.pause_reason} {amount}"
+            return _step(what, [more, f"setpoint cancel {name}"], "no deadline")
         case "paused":
             why = f" ({record.pause_reason})" if record.pause_reason else ""
             return _step(f"paused by a person{why}", [f"setpoint resume {name}"], "no deadline")

@@ -60,6 +60,8 @@ def size_said(count: int) -> str:
 
 def status(record: Record, *, owned: bool) -> str:
     """One word for where a trajectory stands."""
+    if record.undone:
+        return "undone"
     if record.is_terminal:
         return {"COMPLETED": "converged", "FAILED": "failed", "CANCELLED": "cancelled"}[record.state]
     if record.question is not None:

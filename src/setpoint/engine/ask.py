@@ -119,4 +119,4 @@ async def _context_of_next_route(p: Pursuit, stage: Stage) -> Context | None:
 
 
 def _too_dear(p: Pursuit, context: Context, proposer: Proposer) -> bool:
-    return over_spend(p.record, p.task.budget, project(p.record, context.tokens, proposer.limits)) is not None
+    return over_spend(p.record, p.budget, project(p.record, context.tokens, proposer.limits)) is not None

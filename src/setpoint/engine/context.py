@@ -42,13 +42,19 @@ async def build_context(p: Pursuit, stage: Stage) -> Context:
 _STORED_PARTS = (ROOT_PART, GOAL_PART, MAP_PART)
 
 
-def record_context(p: Pursuit, context: Context) -> None:
+def stored_parts(p: Pursuit, context: Context) -> list[ContextPart]:
+    """References to the parts that cannot be projected again from the record."""
     parts: list[ContextPart] = []
     for part in context.parts:
         if part.name in _STORED_PARTS or part.name.startswith(FILE_PART):
             if not p.journal.is_stored(DIGEST_PREFIX + part.digest):  # most parts are those of the turn before
                 p.journal.store(part.text.encode("utf-8", "replace"))
             parts.append(ContextPart(part.zone, encodable(part.name), part.digest, part.tokens))
+    return parts
+
+
+def record_context(p: Pursuit, context: Context) -> None:
+    parts = stored_parts(p, context)
     shown = [part.name.removeprefix(OBSERVATION_PART) for part in context.parts if part.zone == "leaf"]
     p.journal.emit(ContextBuilt(digest=context.digest, tokens=context.tokens, parts=parts, observations=shown))
 

@@ -10,11 +10,13 @@ import msgspec
 
 from setpoint.engine.finalize import finish
 from setpoint.engine.pursuit import Pursuit
-from setpoint.kernel.events import ControlApplied, ControlRequested, QuestionAnswered
+from setpoint.kernel.budget import Raised
+from setpoint.kernel.events import BudgetRaised, ControlApplied, ControlRequested, QuestionAnswered
+from setpoint.kernel.trajectory import Control
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A message in the inbox of a trajectory. Actions: pause | resume | cancel | kill | answer | interrupt."""
+    """A message in the inbox of a trajectory. Actions: pause | resume | cancel | kill | answer | raise | interrupt."""
 
     action: str
     by: str
@@ -25,6 +27,15 @@ def read_request(data: bytes) -> Request:
     return msgspec.json.decode(data, type=Request)
 
 
+def read_raised(argument: str) -> Raised | None:
+    """The amounts of a ``raise`` request; None when they are not readable or take something away."""
+    try:
+        raised = msgspec.json.decode(argument, type=Raised)
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        return None
+    return raised if min(raised.turns, raised.tokens, raised.usd_micros, raised.wall_ms) >= 0 else None
+
+
 def encode_request(request: Request) -> bytes:
     return msgspec.json.encode(request)
 
@@ -32,10 +43,12 @@ def encode_request(request: Request) -> bytes:
 async def apply_controls(p: Pursuit) -> None:
     """Record every new request, then apply those that stand at this boundary."""
     take_requests(p)
-    if p.record.state in ("READY", "PAUSED"):
-        for control in p.record.controls:
-            if not p.record.is_terminal:
-                await _apply(p, control.request_id, control.action, control.argument)
+    for control in p.record.controls:
+        # A turn in flight that a crash left here is a boundary too: no model is being asked, no call half dispatched.
+        # Ending it there spares a kill the turn's dispatches; a pause waits until the turn is over.
+        ends = control.action in ("cancel", "kill")
+        if not p.record.is_terminal and (ends or p.record.state in ("READY", "PAUSED")):
+            await _apply(p, control)
 
 
 def take_requests(p: Pursuit) -> None:
@@ -53,8 +66,8 @@ def take_requests(p: Pursuit) -> None:
         )
 
 
-async def _apply(p: Pursuit, request_id: str, action: str, argument: str) -> None:
-    record = p.record
+async def _apply(p: Pursuit, control: Control) -> None:
+    record, request_id, action, argument = p.record, control.request_id, control.action, control.argument
     applied = action
     match action:
         case "pause" if record.state == "READY":
@@ -64,6 +77,16 @@ async def _apply(p: Pursuit, request_id: str, action: str, argument: str) -> Non
         case "answer" if record.question is not None:
             question = record.question.question_id
             p.journal.emit(QuestionAnswered(question_id=question, answer=argument, by="operator"))
+        case "raise" if (more := read_raised(argument)) is not None:
+            p.journal.emit(
+                BudgetRaised(
+                    by=control.by,
+                    turns=more.turns,
+                    tokens=more.tokens,
+                    usd_micros=more.usd_micros,
+                    wall_ms=more.wall_ms,
+                )
+            )
         case "interrupt" if argument:
             pass  # what the person says is a note of the next prompt (`kernel/trajectory.py`)
         case "cancel" | "kill":

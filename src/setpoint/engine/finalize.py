@@ -51,11 +51,13 @@ async def succeed(p: Pursuit) -> None:
 
 def _over_budget(p: Pursuit) -> str:
     """The ceiling that is exceeded, "" when none is."""
-    spent, budget = p.record.spent, p.task.budget
+    spent, budget = p.record.spent, p.budget
     if spent.tokens > budget.tokens:
         return "tokens"
     if spent.usd_micros > budget.usd_micros:
         return "usd"
+    if spent.elapsed_ms > budget.wall_ms:
+        return "wall"
     return "turns" if p.record.turn > budget.turns else ""
 
 

@@ -34,7 +34,7 @@ from setpoint.ports.log import Draft, Log, Stored
 from setpoint.ports.workspace import Workspace
 
 _NOT_COPIED: Final = frozenset(
-    {"LeaseClaimed", "ControlRequested", "ControlApplied", "CheckpointWritten", "DriftFound"}
+    {"LeaseClaimed", "ControlRequested", "ControlApplied", "CheckpointWritten", "DriftFound", "RoutesOpened"}
 )
 
 

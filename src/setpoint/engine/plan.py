@@ -46,8 +46,12 @@ async def apply_plan(p: Pursuit, base_digest: str, fingerprint: str) -> Record:
         await finish(p, "FAILED", "StalePlan", "the planned proposal came to another state; nothing was written", 15)
     elif not p.record.items:
         await succeed(p)
+    elif p.task.policy.commit == "progress":
+        await commit_progress(p, "Applied", "the plan was applied", 11)
     else:
-        await commit_progress(p, "Applied", "the plan was applied", 10)
+        blocking = ", ".join(item.address for item in p.record.items)
+        message = f"the plan leaves {blocking} open, and policy.commit is converged: nothing was written"
+        await finish(p, "FAILED", "NotConverging", message, 12)
     return p.record
 
 

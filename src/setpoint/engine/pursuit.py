@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from setpoint.engine.journal import Scribe
 from setpoint.kernel import limits
-from setpoint.kernel.contract import Environment, Task
+from setpoint.kernel.budget import raised_budget
+from setpoint.kernel.contract import Budget, Environment, Task
 from setpoint.kernel.ruling import Permit
 from setpoint.kernel.trajectory import Record
 from setpoint.phases.p1_context.projection import FileCopy, surroundings
@@ -77,6 +78,11 @@ class Pursuit:
     def record(self) -> Record:
         return self.journal.record
 
+    @property
+    def budget(self) -> Budget:
+        """The ceilings that hold now: the contract's, and what a person added."""
+        return raised_budget(self.task.budget, self.record.raised)
+
     def elapsed_ms(self) -> int:
         """Active wall time of the whole trajectory; neither PAUSED nor ``wait`` is counted."""
         return self._elapsed_before + self.clock.monotonic_ms() - self._started - self._waited
@@ -90,4 +96,4 @@ class Pursuit:
             self._waited += self.clock.monotonic_ms() - start
 
     def wall_ms_left(self) -> int:
-        return max(0, self.task.budget.wall_ms - self.elapsed_ms())
+        return max(0, self.budget.wall_ms - self.elapsed_ms())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from setpoint.engine.context import build_context
+from setpoint.engine.context import build_context, stored_parts
 from setpoint.engine.control import apply_controls
 from setpoint.engine.finalize import fail, roll_back_to_best, succeed
 from setpoint.engine.journal import Journal
@@ -17,6 +17,7 @@ from setpoint.engine.pursuit import Pursuit
 from setpoint.engine.turn import run_turn
 from setpoint.kernel import limits
 from setpoint.kernel.events import (
+    CallDeclined,
     CheckpointWritten,
     ControlApplied,
     ControlRequested,
@@ -81,6 +82,15 @@ async def _one_turn(p: Pursuit) -> None:
         return
     admitted = may_continue_now(p, context.tokens)
     if isinstance(admitted, Stop):
+        p.journal.emit(
+            CallDeclined(
+                dimension=admitted.dimension,
+                message=admitted.message,
+                digest=context.digest,
+                tokens=context.tokens,
+                parts=stored_parts(p, context),
+            )
+        )
         await _budget_exhausted(p, admitted)
         return
     await run_turn(p, admitted.stage, context)
@@ -89,7 +99,7 @@ async def _one_turn(p: Pursuit) -> None:
 def may_continue_now(p: Pursuit, prompt_tokens: int) -> Go | Stop:
     route = p.proposers[p.record.route_index]
     projected = project(p.record, prompt_tokens, route.limits)
-    return may_continue(p.record, p.task.budget, p.elapsed_ms(), projected)
+    return may_continue(p.record, p.budget, p.elapsed_ms(), projected)
 
 
 async def _budget_exhausted(p: Pursuit, stop: Stop) -> None:

@@ -12,13 +12,16 @@ import asyncio
 from setpoint.engine.judge import judge_state, record_changes
 from setpoint.engine.pursuit import Pursuit
 from setpoint.engine.turn import measure_again
+from setpoint.kernel import limits
 from setpoint.kernel.errors import IllegalTransition
-from setpoint.kernel.events import RolledBack, TurnEnded
+from setpoint.kernel.events import RolledBack, RoutesOpened, RouteTerms, TurnEnded
 from setpoint.kernel.trajectory import Record
+from setpoint.ports.proposer import RouteLimits
 
 
 async def settle(p: Pursuit) -> None:
     """Make the workspace what the record says, and note that the turn in flight begins again."""
+    _open_routes(p)
     record = p.record
     if record.best is None or record.is_terminal:
         return
@@ -38,6 +41,32 @@ async def settle(p: Pursuit) -> None:
     await p.journal.hand_over()
 
 
+def _open_routes(p: Pursuit) -> None:
+    """Note what the routes of this owner can take and cost, unless the record has it so already (R186)."""
+    terms = tuple(terms_of(proposer.limits) for proposer in p.proposers)
+    usual = RouteTerms(limits.PROMPT_TOKENS_MAX)
+    if terms != p.record.terms and (p.record.terms or any(each != usual for each in terms)):
+        p.journal.emit(RoutesOpened(terms=list(terms)))
+
+
+def terms_of(route: RouteLimits) -> RouteTerms:
+    """As much of a route's limits as decisions can depend on."""
+    window = max(1, min(limits.PROMPT_TOKENS_MAX, route.context_tokens - route.output_tokens))
+    if route.usd_micros_per_mtok_in is None or route.usd_micros_per_mtok_out is None:
+        return RouteTerms(window)
+    return RouteTerms(window, route.output_tokens, route.usd_micros_per_mtok_in, route.usd_micros_per_mtok_out)
+
+
+def limits_of(terms: RouteTerms) -> RouteLimits:
+    """Limits by which everything is decided as under ``terms``."""
+    return RouteLimits(
+        terms.prompt_tokens + terms.output_tokens,
+        terms.output_tokens,
+        terms.usd_micros_per_mtok_in,
+        terms.usd_micros_per_mtok_out,
+    )
+
+
 async def roll_back_to(p: Pursuit, savepoint: int, by: str) -> Record:
     """A person takes the trajectory back to a kept savepoint; its state is judged again. UsageFault for others."""
     record = p.record
@@ -50,7 +79,7 @@ async def roll_back_to(p: Pursuit, savepoint: int, by: str) -> Record:
     note = f"{by} took the work back to savepoint {savepoint}"
     p.journal.emit(RolledBack(savepoint=savepoint, fingerprint=fingerprint, reason="operator", note=note))
     if record.state not in ("READY", "PAUSED"):
-        p.journal.emit(TurnEnded(outcome="rolled_back"))
+        p.journal.emit(TurnEnded(outcome="rolled_back", elapsed_ms=p.elapsed_ms()))
     await p.journal.barrier()
     await asyncio.to_thread(p.workspace.restore, savepoint)
     await asyncio.to_thread(p.workspace.begin)

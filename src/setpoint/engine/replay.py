@@ -21,11 +21,12 @@ from setpoint.engine.journal import Journal
 from setpoint.engine.pursuit import Pursuit
 from setpoint.engine.reading import apply
 from setpoint.engine.reconcile import converge
-from setpoint.engine.recovery import settle
+from setpoint.engine.recovery import limits_of, settle
 from setpoint.kernel.contract import Criterion, Invariant, Level, Task
 from setpoint.kernel.errors import ConflictFault, ProposerFault, ReplayDiverged, StoreFault
 from setpoint.kernel.events import (
     Authorized,
+    CallDeclined,
     Certified,
     ChangeItem,
     ChangesObserved,
@@ -57,8 +58,13 @@ from setpoint.ports.proposer import Context, Part, RouteLimits
 from setpoint.ports.verifier import Candidate
 from setpoint.ports.workspace import Change, ChangeSet, Survey
 
-EXTERNAL: Final = frozenset({"TaskAccepted", "LeaseClaimed", "ControlRequested", "CheckpointWritten", "Undone"})
+EXTERNAL: Final = frozenset(
+    {"TaskAccepted", "LeaseClaimed", "RoutesOpened", "ControlRequested", "CheckpointWritten", "Undone"}
+)
 """Written by people, by the owner's process or by book-keeping, not decided by the engine."""
+
+RUNTIME: Final = "runtime"
+"""Who asks when nobody does (``reconcile``)."""
 
 VOLATILE: Final = frozenset({"elapsed_ms", "latency_ms", "duration_ms"})
 """Fields that come from the world's clock."""
@@ -140,18 +146,17 @@ class Tape:
                 return decode(stored.type, stored.data)
         return None
 
-    def context_at_hand(self) -> tuple[int, ContextBuilt] | None:
+    def context_at_hand(self) -> tuple[int, ContextBuilt | CallDeclined] | None:
         """The recorded context the engine is about to build, with its position: the one that comes next, or, when a
         new owner builds the context of the call in flight again, the newest one that was recorded."""
         following = self._next()
-        if following.type in ("TurnStarted", "ContextBuilt"):
+        if following.type in ("TurnStarted", "ContextBuilt", "CallDeclined"):
             candidates = self.events[self.position :]
         else:
             candidates = self.events[: self.position][::-1]
         for stored in candidates:
-            if stored.type == "ContextBuilt":
-                event = decode(stored.type, stored.data)
-                assert isinstance(event, ContextBuilt)
+            event = decode(stored.type, stored.data)
+            if isinstance(event, (ContextBuilt, CallDeclined)):
                 return stored.seq, event
         return None
 
@@ -178,7 +183,7 @@ class Tape:
         while self.position < len(self.events):
             stored = self.events[self.position]
             event = decode(stored.type, stored.data)
-            if stored.type in EXTERNAL or _is_kill(event, self._record):
+            if _is_external(stored) or _is_kill(event, self._record):
                 self._fold(stored)
             else:
                 return
@@ -230,7 +235,7 @@ class Tape:
         if self.position >= len(self.events):
             raise EndOfLog
         stored = self.events[self.position]
-        if stored.type in EXTERNAL:
+        if _is_external(stored):
             raise Interrupted
         return stored
 
@@ -238,7 +243,7 @@ class Tape:
         """Fold people's requests and book-keeping; stop before a new lease or a kill, which end an owner."""
         while self.position < len(self.events):
             stored = self.events[self.position]
-            if stored.type not in EXTERNAL:
+            if not _is_external(stored):
                 return
             event = decode(stored.type, stored.data)
             first = self._record.fence == 0
@@ -249,6 +254,13 @@ class Tape:
     def _fold(self, stored: Stored) -> None:
         self._record = apply(self._record, stored)
         self.position += 1
+
+
+def _is_external(stored: Stored) -> bool:
+    """A request of the runtime's own, to pause at a budget, is a decision like any other."""
+    if stored.type == "ControlRequested":
+        return json.loads(stored.data)["by"] != RUNTIME
+    return stored.type in EXTERNAL
 
 
 def _is_kill(event: Event, record: Record) -> bool:
@@ -275,7 +287,7 @@ def _pursuit(task: Task, tape: Tape, tools: dict[str, Tool]) -> Pursuit:
         _Workspace(tape),  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]  # no sandbox: dispatch is replaced
         _Verifier(tape),
-        [_Proposer(tape, route) for route in tape.record.models] or [_Proposer(tape, "")],
+        _proposers(tape),
         _Clock(tape),
         tools,
         lambda p: _certificate(tape),
@@ -317,12 +329,20 @@ class _Clock:
         raise ReplayDiverged("replay asked for a fresh identifier; identifiers come from the log")
 
 
-class _Proposer:
-    limits = RouteLimits()
+def _proposers(tape: Tape) -> list[_Proposer]:
+    record = tape.record
+    known = [limits_of(terms) for terms in record.terms]
+    return [
+        _Proposer(tape, route, known[index] if index < len(known) else RouteLimits())
+        for index, route in enumerate(record.models or ("",))
+    ]
 
-    def __init__(self, tape: Tape, route: str) -> None:
+
+class _Proposer:
+    def __init__(self, tape: Tape, route: str, limits: RouteLimits) -> None:
         self._tape = tape
         self.route = route
+        self.limits = limits
 
     async def propose(self, context: Context, deadline_ms: int) -> Reply:
         event = self._tape.peek()

@@ -59,7 +59,7 @@ async def run_turn(p: Pursuit, stage: Stage, context: Context | None) -> None:
         if p.record.route_index < len(p.proposers):
             context = context or await rebuilt_context(p, stage)
         if context is None or not await ask_model(p, stage, context):
-            p.journal.emit(TurnEnded(outcome="model_failed"))
+            p.journal.emit(TurnEnded(outcome="model_failed", elapsed_ms=p.elapsed_ms()))
             await p.journal.hand_over()
             return
     await see_through(p, parse_reply(recorded_reply(p)), stage)
@@ -320,10 +320,10 @@ def measure_again(p: Pursuit) -> None:
 async def _end(p: Pursuit, outcome: str, question: str | None) -> None:
     if question is not None:
         p.journal.emit(QuestionAsked(question_id=f"q{p.record.turn}", question=question))
-        p.journal.emit(TurnEnded(outcome="asked"))
+        p.journal.emit(TurnEnded(outcome="asked", elapsed_ms=p.elapsed_ms()))
         await p.journal.barrier()
         return
-    p.journal.emit(TurnEnded(outcome=outcome))
+    p.journal.emit(TurnEnded(outcome=outcome, elapsed_ms=p.elapsed_ms()))
     await p.journal.hand_over()
 
 

@@ -33,7 +33,7 @@ class Condition:
 
 def conditions(record: Record) -> tuple[Condition, ...]:
     """All conditions of a record, in the order of CONDITION_TYPES. Pure."""
-    converged = record.best is not None and not record.items and record.measured != ""
+    converged = record.best is not None and not record.items and record.measured != "" and not record.undone
     blocking = ", ".join(item.address for item in record.items) or "nothing"
     finished = record.finished_reason
 
@@ -53,8 +53,8 @@ def conditions(record: Record) -> tuple[Condition, ...]:
         one(
             "Converged",
             converged if record.measured else None,
-            "DeltaEmpty" if converged else "DeltaOpen",
-            f"open: {blocking}",
+            "Undone" if record.undone else "DeltaEmpty" if converged else "DeltaOpen",
+            "its commit was undone: the tree is what it was before" if record.undone else f"open: {blocking}",
         ),
         one("Verified", record.certificate is not None, "Certified" if record.certificate else "NotCertified", ""),
         one("Stalled", finished in STALL_REASONS, finished or "NotStalled", record.finished_message),

@@ -19,7 +19,6 @@ LINE_CHARS_MAX: Final = 2_000
 """A longer line is minified code or data, not a diagnostic; skipping it also bounds the work of the patterns."""
 
 
-
 class Diagnostic(msgspec.Struct, frozen=True, array_like=True):
     """One structured line distilled from compiler or test output (R116). ``line`` is 0 when none is named."""
 

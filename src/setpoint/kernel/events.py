@@ -96,6 +96,16 @@ class ContextBuilt(Event, frozen=True):
     observations: list[str] = []  # "turn.ordinal" of the observations that entered
 
 
+class CallDeclined(Event, frozen=True):
+    """The projected call would break a ceiling, so it was not made and no turn started. What the decision rests on."""
+
+    dimension: str  # tokens | usd
+    message: str
+    digest: str
+    tokens: int  # of the prompt that was projected
+    parts: list[ContextPart] = []
+
+
 class ModelReplied(Event, frozen=True):
     """A proposer's reply, verbatim: inline when small, else ``reply_ref``."""
 
@@ -259,6 +269,7 @@ class TurnEnded(Event, frozen=True):
     """The turn is over. ``outcome`` is kept | rolled_back | unchanged | acted | refused | model_failed | asked."""
 
     outcome: str
+    elapsed_ms: int = 0  # active wall time so far, this turn included
 
 
 class ClaimRejected(Event, frozen=True):
@@ -307,6 +318,16 @@ class ControlRequested(Event, frozen=True):
     by: str
     argument: str = ""
     position: int = 0  # in the inbox; what lies before it has been read
+
+
+class BudgetRaised(Event, frozen=True):
+    """A person allowed more than the contract's ceilings; the amounts are added to them."""
+
+    by: str
+    turns: int = 0
+    tokens: int = 0
+    usd_micros: int = 0
+    wall_ms: int = 0
 
 
 class ControlApplied(Event, frozen=True):
@@ -366,6 +387,21 @@ class LeaseClaimed(Event, frozen=True):
     fence: int
 
 
+class RouteTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the decisions of an owner rest on for one route. Prices are micro-dollars per million tokens."""
+
+    prompt_tokens: int  # the most a prompt may have
+    output_tokens: int = 0  # reserved before a call, where it is priced
+    usd_micros_per_mtok_in: int | None = None
+    usd_micros_per_mtok_out: int | None = None
+
+
+class RoutesOpened(Event, frozen=True):
+    """The terms of the routes, in their order, as this owner knows them. Written when they are not the ones known."""
+
+    terms: list[RouteTerms]
+
+
 class DriftFound(Event, frozen=True):
     """Something the log rests on is not what it was: workspace, sealed files, runtime, prompt template."""
 
@@ -385,6 +421,7 @@ EventUnion = (
     TaskAccepted
     | TurnStarted
     | ContextBuilt
+    | CallDeclined
     | ModelReplied
     | ModelFailed
     | Authorized
@@ -403,6 +440,7 @@ EventUnion = (
     | QuestionAsked
     | QuestionAnswered
     | ControlRequested
+    | BudgetRaised
     | ControlApplied
     | CommitPlanned
     | Committed
@@ -410,6 +448,7 @@ EventUnion = (
     | Certified
     | Finished
     | LeaseClaimed
+    | RoutesOpened
     | DriftFound
     | CheckpointWritten
 )

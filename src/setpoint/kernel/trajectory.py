@@ -12,11 +12,13 @@ import msgspec
 from msgspec.structs import replace
 
 from setpoint.kernel import limits
-from setpoint.kernel.budget import Stage
+from setpoint.kernel.budget import Raised, Stage
 from setpoint.kernel.diagnostics import Diagnostic
 from setpoint.kernel.errors import IllegalTransition
 from setpoint.kernel.events import (
     Authorized,
+    BudgetRaised,
+    CallDeclined,
     Certified,
     ChangesObserved,
     CheckpointWritten,
@@ -41,6 +43,8 @@ from setpoint.kernel.events import (
     Refused,
     RolledBack,
     Routed,
+    RoutesOpened,
+    RouteTerms,
     SavepointKept,
     Stalled,
     TaskAccepted,
@@ -134,6 +138,7 @@ class Control(msgspec.Struct, frozen=True, array_like=True):
     request_id: str
     action: str
     argument: str
+    by: str
 
 
 class Spent(msgspec.Struct, frozen=True, array_like=True):
@@ -178,12 +183,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     last_event_at: str = ""
     # Spend
     spent: Spent = Spent()
+    raised: Raised = Raised()  # what a person added to the budget
     last_call: tuple[int, int, int] = (0, 0, 0)  # input tokens, output tokens, micro-dollars of the newest call
     # Routes
     models: tuple[str, ...] = ()
     route_index: int = 0
     cursors: dict[str, int] = {}
     route_failures: int = 0  # in a row, on this route
+    terms: tuple[RouteTerms, ...] = ()  # of the routes, in their order; empty: all as by default
     # Workspace
     savepoint: int = 0
     savepoints: int = 0  # the highest number used; numbers are never used twice
@@ -372,9 +379,7 @@ def _call_times(record: Record, turn: int, event: ToolIntent) -> dict[str, tuple
 
 
 def _result(record: Record, turn: int, event: ToolResult) -> Record:
-    shown = Shown(
-        turn, event.ordinal, event.tool, event.status, event.exit_code, event.text, tuple(event.diagnostics)
-    )
+    shown = Shown(turn, event.ordinal, event.tool, event.status, event.exit_code, event.text, tuple(event.diagnostics))
     recent = record.recent
     rest: list[InFlight] = []
     for pending in record.in_flight:
@@ -518,7 +523,8 @@ def _turn_ended(record: Record, turn: int, event: TurnEnded) -> Record:
     idle = record.idle_turns + 1 if event.outcome == "unchanged" else 0
     refused = record.refused_in_a_row + 1 if event.outcome == "refused" else 0
     still = record.still + 1 if event.outcome == "acted" else record.still
-    return replace(_over(record), refused_in_a_row=refused, idle_turns=idle, still=still)
+    spent = replace(record.spent, elapsed_ms=max(record.spent.elapsed_ms, event.elapsed_ms))
+    return replace(_over(record), spent=spent, refused_in_a_row=refused, idle_turns=idle, still=still)
 
 
 def _claim_rejected(record: Record, turn: int, event: ClaimRejected) -> Record:
@@ -563,21 +569,28 @@ def _answered(record: Record, turn: int, event: QuestionAnswered) -> Record:
     )
 
 
+def _raised(record: Record, turn: int, event: BudgetRaised) -> Record:
+    more = Raised(event.turns, event.tokens, event.usd_micros, event.wall_ms)
+    return replace(record, raised=record.raised.plus(more))
+
+
 def _control(record: Record, turn: int, event: ControlRequested) -> Record:
-    control = Control(event.request_id, event.action, event.argument)
+    control = Control(event.request_id, event.action, event.argument, event.by)
     position = max(record.inbox_position, event.position)
     return replace(record, controls=(*record.controls, control), inbox_position=position)
 
 
 def _control_applied(record: Record, turn: int, event: ControlApplied) -> Record:
     rest = tuple(control for control in record.controls if control.request_id != event.request_id)
-    reason = next((control.argument for control in record.controls if control.request_id == event.request_id), "")
+    asked = next((control for control in record.controls if control.request_id == event.request_id), None)
+    reason = asked.argument if asked is not None else ""
     notes = record.notes
     state: State = record.state
     pause_reason = record.pause_reason
     match event.action:
         case "pause":
-            state, pause_reason = _to(record, "PAUSED"), reason
+            by_budget = asked is not None and asked.by == "runtime"
+            state, pause_reason = _to(record, "PAUSED"), reason if by_budget else ""
         case "resume":
             state = _to(record, "READY")
         case "interrupt":
@@ -623,6 +636,14 @@ def _lease(record: Record, turn: int, event: LeaseClaimed) -> Record:
     return replace(record, fence=event.fence)
 
 
+def _terms(record: Record, turn: int, event: RoutesOpened) -> Record:
+    return replace(record, terms=tuple(event.terms))
+
+
+def _declined(record: Record, turn: int, event: CallDeclined) -> Record:
+    return record
+
+
 def _drift(record: Record, turn: int, event: DriftFound) -> Record:
     # The state judged is not the state that is there: every evidence is stale (law L4).
     return replace(record, evidence={}, base_now=event.found) if event.what == "workspace" else record
@@ -657,6 +678,7 @@ _FOLDS: Final[dict[type[Event], Any]] = {
     TaskAccepted: _accepted,
     TurnStarted: _turn_started,
     ContextBuilt: _context_built,
+    CallDeclined: _declined,
     ModelReplied: _replied,
     ModelFailed: _failed,
     Authorized: _authorized,
@@ -674,6 +696,7 @@ _FOLDS: Final[dict[type[Event], Any]] = {
     Stalled: _stalled,
     QuestionAsked: _asked,
     QuestionAnswered: _answered,
+    BudgetRaised: _raised,
     ControlRequested: _control,
     ControlApplied: _control_applied,
     CommitPlanned: _planned,
@@ -682,6 +705,7 @@ _FOLDS: Final[dict[type[Event], Any]] = {
     Certified: _certified,
     Finished: _finished,
     LeaseClaimed: _lease,
+    RoutesOpened: _terms,
     DriftFound: _drift,
     CheckpointWritten: _checkpoint,
 }

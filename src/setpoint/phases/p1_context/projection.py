@@ -161,9 +161,9 @@ def _file_text(copy: FileCopy) -> str:
 
 
 def _state_text(task: Task, record: Record, turn: int, stage: str) -> str:
-    budget = task.budget
+    turns = task.budget.turns + record.raised.turns
     paths = f": {', '.join(map(one_line, record.paths[:10]))}" if record.paths else ""
-    where = f"Turn {turn} of {budget.turns}; savepoint {record.savepoint}; {record.changed} changed paths{paths}."
+    where = f"Turn {turn} of {turns}; savepoint {record.savepoint}; {record.changed} changed paths{paths}."
     lines = ["# State", where]
     if stage == "steer":
         lines.append("Over 70 % of the budget is spent: finish with the smallest change that meets the criteria.")

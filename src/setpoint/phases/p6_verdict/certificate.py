@@ -20,6 +20,7 @@ from setpoint.certificate.statement import COVERS
 from setpoint.kernel.contract import Criterion, Invariant, Level, Task
 from setpoint.kernel.events import (
     Authorized,
+    BudgetRaised,
     ChangesObserved,
     ClaimRejected,
     Committed,
@@ -34,6 +35,7 @@ from setpoint.kernel.events import (
     SavepointKept,
     TaskAccepted,
     ToolIntent,
+    TurnEnded,
     TurnStarted,
     decode,
 )
@@ -87,6 +89,7 @@ class _Facts:
     drifted_at: int = 0  # seq of the newest drift of the workspace; what was judged before is not what is there
     savepoints: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     used: dict[str, int] = field(default_factory=lambda: {"turns": 0, "tokens": 0, "usd_micros": 0, "wall_ms": 0})
+    raised: dict[str, int] = field(default_factory=lambda: {"turns": 0, "tokens": 0, "usd_micros": 0, "wall_ms": 0})
     permits: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
     refusals: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
     rollbacks: int = 0
@@ -117,7 +120,7 @@ def build_statement(
     reached = [Level.of(rows[criterion.address].event.level) for criterion in task.done if criterion.address in rows]
     if not reached or max(reached) < Level.of(accepted.required_level):
         problems.append(f"no criterion reached level {accepted.required_level}, which the task's exposure requires")
-    limit = _limits(task)
+    limit = {name: amount + facts.raised[name] for name, amount in _limits(task).items()}
     over = [f"{facts.used[name]} {name} were used, the ceiling is {limit[name]}" for name in limit]
     over = [text for name, text in zip(limit, over, strict=True) if facts.used[name] > limit[name]]
     if problems or over:
@@ -173,6 +176,11 @@ def _gather(facts: _Facts, stored: Stored, event: EventUnion) -> None:
         case TurnStarted(elapsed_ms=elapsed_ms):
             facts.used["turns"] += 1
             facts.used["wall_ms"] = max(facts.used["wall_ms"], elapsed_ms)
+        case TurnEnded(elapsed_ms=elapsed_ms):
+            facts.used["wall_ms"] = max(facts.used["wall_ms"], elapsed_ms)
+        case BudgetRaised():
+            for name in facts.raised:
+                facts.raised[name] += getattr(event, name)
         case ModelReplied() | ModelFailed():
             facts.used["tokens"] += event.input_tokens + event.output_tokens
             facts.used["usd_micros"] += event.usd_micros
