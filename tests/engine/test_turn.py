@@ -416,9 +416,10 @@ def test_a_route_that_fails_is_left_for_the_next(kind: str, tries: int) -> None:
 
 def test_when_no_route_is_left_it_ends_and_says_what_is_open() -> None:
     """R105, L11"""
-    rig = run(ProposerFault("refused", "no"))
+    rig = run(ProposerFault("auth", "401: this key is not known"))
     assert rig.record.finished_reason == "RoutesExhausted" and rig.record.finished_code == 11
-    assert "done/unit" in rig.record.finished_message
+    assert "failed (auth): 401: this key is not known; still open: done/unit" in rig.record.finished_message
+    assert rig.events(Routed)[-1].reason.endswith("(auth): 401: this key is not known")
 
 
 def test_a_reply_that_the_provider_ended_by_refusal_is_a_failure_of_the_route() -> None:

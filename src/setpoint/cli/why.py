@@ -25,6 +25,7 @@ from setpoint.kernel.events import (
     SavepointKept,
     Stalled,
 )
+from setpoint.phases.p2_proposal.routing import TRANSIENT
 
 
 def explain(account: Account) -> dict[str, Any]:
@@ -141,9 +142,7 @@ def _next(account: Account) -> dict[str, Any]:
             what = f"waiting for an answer to {record.question.question_id}: {record.question.question}"
             return _step(what, [f'setpoint answer {name} "..."', f"setpoint resume {name}"], "no deadline")
         case "paused" if record.pause_reason in ("turns", "tokens", "usd", "wall"):
-            what = (
-                f"paused, since the {record.pause_reason} budget does not allow another turn; a person can allow it"
-            )
+            what = f"paused, since the {record.pause_reason} budget does not allow another turn; a person can allow it"
             amount = {"turns": "10", "tokens": "100000", "usd": "1.00", "wall": "10m"}[record.pause_reason]
             more = f"setpoint resume {name} --more-{record.pause_reason} {amount}"
             return _step(what, [more, f"setpoint cancel {name}"], "no deadline")
@@ -178,7 +177,6 @@ def _running(account: Account) -> tuple[str, str | None]:
 
 _REMEDIES: Final = {
     "Stalled": "no route made progress; another model, a clearer goal or a criterion that discloses more may",
-    "RoutesExhausted": "no model had a further proposal; name another one",
     "EvidenceMissing": "a check gave no verdict; mend the check (`setpoint diff` runs it alone), then go on",
     "Conflict": "the workspace was changed meanwhile; nothing was overwritten. Look at both, then converge again",
     "Drifted": "what the evidence rests on changed meanwhile; converge again on what is there now",
@@ -188,12 +186,32 @@ _REMEDIES: Final = {
 }
 
 
+_ROUTE_REMEDIES: Final = {
+    "auth": "the server refused the key, or the right to use this model; check the key and the route, or name another "
+    "model",
+    "invalid": "the server refused the request as such: a model name it does not know, a wrong base_url or an option; "
+    "check the route, or name another model",
+    "refused": "the model declined; another model, or another wording of the goal, may not",
+}
+
+
+def _route_remedy(account: Account) -> str:
+    """What helps when no route is left: it depends on how the last one failed."""
+    failed = account.of_type(ModelFailed)
+    kind = failed[-1][1].kind if failed else "exhausted"
+    if kind in TRANSIENT:
+        return f"the model could not be reached ({kind}); try again later, or name another one"
+    return _ROUTE_REMEDIES.get(kind, "no model had a further proposal; name another one")
+
+
 def _after_the_end(account: Account) -> dict[str, Any]:
     record = account.record
     reason = record.finished_reason
     if reason.startswith("Budget:"):
         dimension = reason.partition(":")[2]
         what = f"the {dimension} budget is spent; raise spec.budget.{dimension} in the file, or narrow the task"
+    elif reason == "RoutesExhausted":
+        what = _route_remedy(account)
     else:
         what = _REMEDIES.get(reason, "it ended; start again, or live again from one of its turns")
     how = _again(account, "")

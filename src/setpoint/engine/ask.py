@@ -102,7 +102,8 @@ async def _failed(p: Pursuit, failure: Failed, proposer: Proposer, stage: Stage,
             p.journal.emit(Routed(route=p.record.models[index], index=index, reason=reason))
             return await _context_of_next_route(p, stage)
         case NoRoute(reason):
-            p.journal.emit(Routed(route="", index=len(p.record.models), reason=reason))
+            because = f"{reason}: {encodable(fault.message)[: limits.FAILURE_CHARS_MAX]}"
+            p.journal.emit(Routed(route="", index=len(p.record.models), reason=because))
             return None
 
 

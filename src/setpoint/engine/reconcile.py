@@ -155,7 +155,8 @@ def _next_step(p: Pursuit, reason: str, message: str) -> None:
 
 
 async def _routes_exhausted(p: Pursuit) -> None:
-    await fail(p, "RoutesExhausted", "no model has a further proposal", 11)
+    why = f": {p.record.no_route}" if p.record.no_route else ""
+    await fail(p, "RoutesExhausted", f"no model has a further proposal{why}", 11)
 
 
 async def _checkpoint(p: Pursuit) -> None:

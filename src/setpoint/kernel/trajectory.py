@@ -192,6 +192,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     route_failures: int = 0  # in a row, on this route
     terms: tuple[RouteTerms, ...] = ()  # of the routes, in their order; empty: all as by default
     # Workspace
+    no_route: str = ""  # why there is none left: the last one, and how it failed
     savepoint: int = 0
     savepoints: int = 0  # the highest number used; numbers are never used twice
     fingerprint: str = ""  # of the newest savepoint
@@ -539,7 +540,9 @@ def _one_note(record: Record, event: RolledBack) -> tuple[str, ...]:
 
 
 def _routed(record: Record, turn: int, event: Routed) -> Record:
-    return replace(record, route_index=event.index, route_failures=0, still=0, refused_in_a_row=0, idle_turns=0)
+    why = "" if event.route else event.reason
+    record = replace(record, route_index=event.index, route_failures=0, no_route=why)
+    return replace(record, still=0, refused_in_a_row=0, idle_turns=0)
 
 
 def _stalled(record: Record, turn: int, event: Stalled) -> Record:

@@ -45,4 +45,4 @@ def after_failure(record: Record, kind: str, retry_after_ms: int) -> Retry | Nex
 def next_route(record: Record, reason: str) -> NextRoute | NoRoute:
     if record.route_index + 1 < len(record.models):
         return NextRoute(record.route_index + 1, reason)
-    return NoRoute(f"no route is left after {record.models[record.route_index]} ({reason})")
+    return NoRoute(f"{record.models[record.route_index]} failed ({reason})")

@@ -1,0 +1,27 @@
+"""What went wrong is said where it is read: in the final message, in `why`, in the form it really has."""
+
+from __future__ import annotations
+
+import pytest
+
+from setpoint.testing.model_server import Fail, ModelServer
+
+from .conftest import TASK, Shell
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "remedy"), [(401, "auth", "check the key"), (404, "invalid", "a model name it does not know")]
+)
+def test_a_refused_key_and_an_unknown_model_are_named_in_the_end_and_in_why(
+    shell: Shell, status: int, kind: str, remedy: str
+):
+    pytest.importorskip("openai")
+    shell.lay(TASK)
+    with ModelServer([Fail(status, message="the server said no")], repeat_last=True) as server:
+        route = f"openai:any?base_url={server.openai_url}"
+        done = shell.run("converge", "--model", route, code=11, OPENAI_API_KEY="sk-none")
+    assert f"failed ({kind}): " in done.stdout
+    assert "the server said no" in done.stdout
+    told = shell.json("why")
+    assert "the server said no" in told["message"]
+    assert remedy in told["next"]["what"]
