@@ -125,7 +125,8 @@ def test_a_bug_is_a_message_and_a_file_and_exit_1(capsys, monkeypatch, tmp_path)
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_what_is_not_built_says_so_and_exits_1(capsys, monkeypatch, tmp_path):
+@pytest.mark.parametrize("url", ["postgres://localhost/x", "postgresql://localhost/x", "mysql://localhost/x"])
+def test_a_store_of_a_kind_there_is_not_is_a_usage_error(capsys, monkeypatch, tmp_path, url):
     monkeypatch.setenv("SETPOINT_HOME", str(tmp_path))
-    assert main(["get", "--store", "postgres://localhost/x"]) == 1
-    assert "not built yet" in capsys.readouterr().err
+    assert main(["get", "--store", url]) == 2
+    assert "Write sqlite:///relative/path.db" in capsys.readouterr().err

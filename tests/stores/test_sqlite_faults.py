@@ -188,9 +188,7 @@ def test_a_store_that_turns_read_only_refuses_appends_and_stays_readable(path):
         log = SqliteLog(path, Clock())
         lease = begin(log)
         head = await log.append(lease, EMPTY, drafts("a"))
-        log._batches.connection.execute(
-            "PRAGMA query_only=1"
-        )  # the error is SQLITE_READONLY, as of a remount
+        log._batches.connection.execute("PRAGMA query_only=1")  # the error is SQLITE_READONLY, as of a remount
         with pytest.raises(StoreFault, match="is read-only"):
             await log.append(lease, head, drafts("x"))
         with pytest.raises(StoreFault, match="is read-only"):
@@ -246,11 +244,14 @@ def test_a_lock_of_another_process_is_waited_for_then_said(path, monkeypatch):
 # Not ours.
 
 
-def test_a_file_that_is_no_database_is_left_as_it_is(path):
-    Path(path).write_bytes(b"minutes of the meeting\n" * 100)
+@pytest.mark.parametrize("content", [b"x", b"SQLite", bytes(600), b"minutes of the meeting\n" * 100], ids=len)
+def test_a_file_that_is_no_database_is_left_as_it_is(path, content):
+    """One of a few bytes too, which SQLite itself takes for an empty one."""
+    Path(path).write_bytes(content)
     with pytest.raises(StoreFault, match="is not an SQLite database"):
         SqliteLog(path, Clock())
-    assert Path(path).read_bytes() == b"minutes of the meeting\n" * 100
+    assert Path(path).read_bytes() == content
+    assert os.listdir(Path(path).parent) == [Path(path).name]
 
 
 def test_the_database_of_another_program_is_left_as_it_is(path):

@@ -119,8 +119,6 @@ def _store(places: Places) -> dict[str, Any]:
         log = open_log(places.store_url, lambda: 0)
     except Fault as fault:
         return {"url": places.store_url, "usable": False, "durability": None, "problem": fault.message}
-    except NotImplementedError as fault:
-        return {"url": places.store_url, "usable": False, "durability": None, "problem": str(fault)}
     durability, count = log.durability, len(log.streams())
     import asyncio
 

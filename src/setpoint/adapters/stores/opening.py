@@ -16,7 +16,7 @@ _FORMS = "Write sqlite:///relative/path.db, sqlite:////absolute/path.db, or memo
 def open_log(url: str, now: Callable[[], int]) -> Log:
     """The log ``url`` names; ``now`` is epoch milliseconds.
 
-    UsageFault on a URL of another form, NotImplementedError for Postgres, StoreFault when the store cannot be opened.
+    UsageFault on a URL of another form (Postgres is not in this release), StoreFault when the store cannot be opened.
     """
     if url == "memory:":
         return MemoryLog(now)
@@ -26,5 +26,5 @@ def open_log(url: str, now: Callable[[], int]) -> Log:
             raise UsageFault(f"the store URL {url!r} names no file", hint=_FORMS)
         return SqliteLog(os.path.abspath(path), now)
     if url.startswith(("postgres://", "postgresql://")):
-        raise NotImplementedError("a Postgres store is not available in this version; use sqlite:///PATH")
+        raise UsageFault("a Postgres store is not in this release", hint=_FORMS)
     raise UsageFault(f"the store URL {url!r} is not understood", hint=_FORMS)

@@ -14,6 +14,8 @@ from setpoint.kernel.errors import StoreFault
 APPLICATION_ID = 0x53455450  # "SETP": tells a store from any other SQLite file
 SCHEMA_VERSION = 1
 
+_MAGIC = b"SQLite format 3\x00"
+
 BUSY_MS = 5_000  # how long another process may hold the write lock; a commit takes milliseconds even on a slow disk
 WAL_PAGES = 1_024  # checkpoint every 4 MiB of WAL: its 2 to 3 syncs fall on some 200 turns, and from then on the WAL
 # is written over in place, where a sync costs half of what it does while the file grows
@@ -76,12 +78,23 @@ def open_store(path: str) -> sqlite3.Connection:
         )
     try:
         _make_directory(Path(path).parent)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            beginning = os.read(file, len(_MAGIC))
+        finally:
+            os.close(file)
     except OSError as error:
         raise StoreFault(
             f"the store {path} cannot be opened for writing: {error.strerror}",
             hint="Make the path writable, or choose another with --store sqlite:///PATH.",
         ) from error
+    # SQLite takes a file of a few bytes for an empty one, and would write over it. Beside a journal of its own it is a
+    # database whose making was interrupted, which SQLite takes back itself.
+    if beginning not in (b"", _MAGIC) and not os.path.exists(f"{path}-journal"):
+        raise StoreFault(
+            f"{path} is not an SQLite database (it begins with {beginning!r})",
+            hint="It was left as it is. Choose another --store, or restore the file if it once was a store.",
+        )
     connection = connect(path)
     try:
         version = _enter_wal(connection, path)
