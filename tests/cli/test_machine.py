@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import stat
 
-from .conftest import Shell
+from .conftest import TASK, Shell
 
 
 def test_doctor_tells_tier_limits_domains_store_and_extras(shell: Shell):
@@ -21,6 +21,15 @@ def test_doctor_tells_tier_limits_domains_store_and_extras(shell: Shell):
     text = shell.run("doctor").stdout
     assert "tasks of tier namespaces can run here" in text
     assert "verifier" in text
+
+
+def test_what_doctor_says_of_a_programs_environment_is_so(shell: Shell):
+    shell.lay(TASK)
+    shell.write("program.py", "import os, pathlib\npathlib.Path('seen').write_text(os.environ.get('MY_SECRET', ''))\n")
+    shell.run("converge", "--model", "command:python3 program.py", code=11, MY_SECRET="s3")
+    seen = shell.read("seen")
+    (proposer,) = (d for d in shell.json("doctor")["trust_domains"] if d["domain"] == "model proposer")
+    assert (seen == "s3") == ("with the whole environment of this process" in proposer["kept_by"])
 
 
 def test_a_machine_that_cannot_isolate_is_told_so_with_12(shell: Shell):
