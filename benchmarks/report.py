@@ -207,8 +207,8 @@ def _bare(results: Results) -> str:
         for job in ("langgraph newest only", "langgraph one node", "dbos one step")
     ]
     return f"""\
-The same against peers that do less, for which there is no bound: a whole turn of ours against one bare step that records
-one value, and against a graph that forgets all but the newest message.
+The same against peers that do less, for which there is no bound: a whole turn of ours against one bare step that
+records one value, and against a graph that forgets all but the newest message.
 
 {_markdown(_TURN_HEAD, rows)}"""
 
@@ -268,8 +268,8 @@ def _parked_text(results: Results) -> str:
     return f"""\
 A thousand trajectories asked their operator a question and wait. The process that holds the store grew by
 {resident["resident_bytes_each"]:,.0f} bytes of resident memory for each, most of it the store's page cache, which is
-bounded; Python's own allocations are {traced["traced_bytes_each"]:,.0f} bytes each. Threads, file descriptors and tasks of the
-thousand: {resident["threads"]}, {resident["files"]}, {resident["tasks"]}. The rest of them is on disk."""
+bounded; Python's own allocations are {traced["traced_bytes_each"]:,.0f} bytes each. Threads, file descriptors and
+tasks of the thousand: {resident["threads"]}, {resident["files"]}, {resident["tasks"]}. The rest of them is on disk."""
 
 
 def _sync_words(results: Results) -> str:
