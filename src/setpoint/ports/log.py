@@ -27,11 +27,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 ZERO_HASH = "sha256:" + "0" * 64
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """An event to append: the store adds seq, prev and hash. ``data`` is canonical JSON."""
 
     turn: int
@@ -41,8 +42,7 @@ class Draft:
     v: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True, gc=False):
     """An event as the log holds it."""
 
     stream: str
@@ -56,8 +56,7 @@ class Stored:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True, gc=False):
     """Position after the last event: the number of events and the last hash."""
 
     seq: int

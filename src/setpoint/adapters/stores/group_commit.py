@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from setpoint.adapters.stores.leases import closed
 from setpoint.adapters.stores.sealing import Row
 from setpoint.ports.log import Head
@@ -34,8 +36,7 @@ class Waiter:
     future: asyncio.Future[None]
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """One append, already sealed. ``fence`` None: a barrier that writes nothing."""
 
     stream: str
