@@ -25,3 +25,20 @@ def test_a_refused_key_and_an_unknown_model_are_named_in_the_end_and_in_why(
     told = shell.json("why")
     assert "the server said no" in told["message"]
     assert remedy in told["next"]["what"]
+
+
+def test_events_show_the_arguments_of_a_call_to_the_letter(shell: Shell):
+    """An edit that is shown with its indentation collapsed is not the edit that was made."""
+    edit = """\
+  - calls:
+      - name: file_edit
+        arguments: {path: src/calc.py, old_str: "\\n    return a - b", new_str: "\\n\\treturn  a + b"}
+      - {name: shell_exec, arguments: {command: "printf 'a\\\\n'\\nls"}}
+"""
+    shell.lay(TASK, edit)
+    shell.run("converge")
+    said = shell.inside("events", "--type", "ToolIntent")
+    assert r"'old_str': '\n    return a - b'" in said
+    assert r"'new_str': '\n\treturn  a + b'" in said
+    assert r"""printf 'a\\n'\nls""" in said
+    assert len(said.splitlines()) == 2

@@ -12,7 +12,7 @@ from setpoint.app.runtime import Runtime
 from setpoint.cli import finding
 from setpoint.cli.account import Account, read_account, record_at, record_document, require_turn, summary
 from setpoint.cli.story import graph, tree, turns_of
-from setpoint.cli.terminal import flush, is_terminal, one_line, printable, say, say_bytes, say_json, table, talk
+from setpoint.cli.terminal import exact_line, flush, is_terminal, printable, say, say_bytes, say_json, table, talk
 from setpoint.cli.wording import age, event_said, progress_said
 from setpoint.kernel.errors import LogCorrupt, UsageFault
 from setpoint.kernel.events import EVENT_TYPES, decode
@@ -152,7 +152,7 @@ def _say_event(stored: Stored, arguments: Namespace) -> None:
     if arguments.json:
         say_bytes(envelope_line(stored) + b"\n")
         return
-    text = one_line(event_said(decode(stored.type, stored.data)), LINE_CHARS_MAX)
+    text = exact_line(event_said(decode(stored.type, stored.data)), LINE_CHARS_MAX)
     say(f"{stored.seq:>5}  {stored.at[11:23]}  {stored.turn:>3}  {stored.type:<16} {text}".rstrip())
 
 

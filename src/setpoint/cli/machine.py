@@ -92,8 +92,8 @@ def _domains(places: Places, found: Found) -> list[dict[str, str]]:
         {
             "domain": "model proposer",
             "holds": "nothing: text in, a proposal out",
-            "kept_by": "no handle to workspace, store or keys; but the program of a `command:` route runs as this user, "
-            "in no sandbox, with the whole environment of this process: it is trusted like any program you start",
+            "kept_by": "no handle to workspace, store or keys; but the program of a `command:` route runs as this "
+            "user, in no sandbox, with the whole environment of this process: it is trusted like any program you start",
         },
         {
             "domain": "supervisor",

@@ -48,9 +48,17 @@ def _spelled(code: int) -> str:
 
 
 def one_line(text: str, longest: int = 200) -> str:
-    """``text`` as a single printable line of at most ``longest`` characters."""
-    flat = printable(" ".join(text.split()))
-    return flat if len(flat) <= longest else flat[: max(1, longest - 1)] + "…"
+    """``text`` as a single printable line of at most ``longest`` characters; white space is collapsed, as in prose."""
+    return _cut(printable(" ".join(text.split())), longest)
+
+
+def exact_line(text: str, longest: int) -> str:
+    """Like ``one_line``, with every blank kept and line breaks spelled out: for what must be read to the letter."""
+    return _cut(printable(text).replace("\n", "\\n").replace("\t", "\\t"), longest)
+
+
+def _cut(line: str, longest: int) -> str:
+    return line if len(line) <= longest else line[: max(1, longest - 1)] + "…"
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -88,6 +88,6 @@ def value_said(value: object) -> str:
         return value[:19] + "…"
     if hasattr(value, "ref") and hasattr(value, "bytes"):
         return f"<{value.bytes} bytes {value.ref[7:19]}…>"  # type: ignore[attr-defined]
-    if isinstance(value, str) and (" " in value or not value):
+    if isinstance(value, str) and (not value or "\\" in value or any(c.isspace() for c in value)):
         return repr(value)
     return text
