@@ -31,8 +31,13 @@ class Raised(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+_NOTHING = Raised()
+
+
 def raised_budget(budget: Budget, raised: Raised) -> Budget:
     """The ceilings that hold now."""
+    if raised == _NOTHING:  # nearly always, and asked several times a turn
+        return budget
     return replace(
         budget,
         turns=budget.turns + raised.turns,

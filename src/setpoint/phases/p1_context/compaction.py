@@ -47,6 +47,8 @@ def fit(
             hint="Shorten the goal, the list of criteria or the tools, or use a route with a larger window.",
         )
     room = max_tokens - fixed
+    if sum(part.tokens for part in (*optional, *leaf)) <= room:
+        return (*anchors, *optional, state, *leaf)
     middle, end = list(optional), list(leaf)
 
     def used() -> int:
