@@ -28,6 +28,21 @@ class Places:
     def cache(self) -> Path:
         return self.home / "cache"
 
+    def refuse_inside(self, workspace: str) -> None:
+        """UsageFault when state and workspace would contain each other: an action could see the log and the keys."""
+        root = Path(workspace).resolve()
+        for what, place in (("state directory", self.home), ("log", self._log_file())):
+            real = place.resolve() if place is not None else None
+            if real is not None and (real == root or root in real.parents or real in root.parents):
+                raise UsageFault(
+                    f"the {what} {real} and the workspace {root} contain each other: an action could reach the log",
+                    hint="Set SETPOINT_HOME, and --store, to a place outside the workspace.",
+                )
+
+    def _log_file(self) -> Path | None:
+        scheme, colon, path = self.store_url.partition("sqlite:///")
+        return Path(path) if colon and not scheme else None
+
     def make(self) -> None:
         """Create what is missing. UsageFault when that cannot be."""
         for directory in (self.home, self.keys, self.workspaces, self.cache):

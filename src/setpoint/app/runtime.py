@@ -34,7 +34,7 @@ from setpoint.engine.replay import Replayed, replay
 from setpoint.kernel import limits
 from setpoint.kernel.budget import Raised
 from setpoint.kernel.contract import Task
-from setpoint.kernel.errors import ConflictFault, Fault, IllegalTransition, LeaseLost, UnknownTrajectory
+from setpoint.kernel.errors import ConflictFault, Fault, IllegalTransition, LeaseLost, UnknownTrajectory, WorkspaceFault
 from setpoint.kernel.events import Undone
 from setpoint.kernel.exposure import require_closure
 from setpoint.kernel.trajectory import Record
@@ -110,13 +110,18 @@ class Runtime:
         """
         record, _ = self.record(trajectory_id)
         answered = any(read_request(data).action in ("answer", "cancel", "kill") for _, _, data in self._unread(record))
-        if record.is_terminal or (record.question is not None and not answered):
+        if record.question is not None and not answered:
+            return Outcome(trajectory_id, record)
+        if record.is_terminal:  # its owner may have died between the last event and putting things away
+            await self._put_away({record.workspace})
             return Outcome(trajectory_id, record)
         if more is not None:
             self.request(trajectory_id, "raise", by=by, argument=msgspec.json.encode(more).decode())
         if record.state == "PAUSED" and record.question is None:
             self.request(trajectory_id, "resume", by=by)
-        return await self._worker.take_up(trajectory_id, observer=observer)
+        outcome = await self._worker.take_up(trajectory_id, observer=observer)
+        await self._put_away({record.workspace})
+        return outcome
 
     async def recover(
         self, *, observer: Observer | None = None, on_fault: Callable[[str, Fault], None] | None = None
@@ -144,11 +149,16 @@ class Runtime:
                 faults.append(fault)
                 if on_fault is not None:
                     on_fault(info.stream, fault)
-        for root in roots:
-            await asyncio.to_thread(self.equipment.sweep, root, self._is_over)
+        await self._put_away(roots)
         if faults and on_fault is None:
             raise faults[0]
         return outcomes
+
+    async def _put_away(self, roots: set[str]) -> None:
+        """Remove what dead owners left on disk over these workspaces; what is gone or locked is left alone."""
+        for root in roots:
+            with contextlib.suppress(WorkspaceFault):
+                await asyncio.to_thread(self.equipment.sweep, root, self._is_over)
 
     def _is_over(self, transaction_id: str) -> bool:
         """Whether nobody will take up this transaction again. What another store may know of is never over."""

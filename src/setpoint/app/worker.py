@@ -103,6 +103,7 @@ class Worker:
 
         ClosureMissing and IsolationUnavailable (exit 12) come before anything is written.
         """
+        self._places.refuse_inside(task.environment.workspace)
         sandbox = self.equipment.sandbox(task.environment.tier)
         exposure = require_closure(task, sandbox.report.tier)
         directory = os.path.dirname(task.source) if task.source else os.getcwd()
@@ -198,7 +199,7 @@ class Worker:
             self._clock,
             BUILTIN,
             lambda p: certify(p, self._log, self._places.keys),
-            savepoint_fingerprint=lambda savepoint: self._fingerprint_of(record.trajectory_id, savepoint),
+            kept_savepoint=lambda savepoint: self._kept_savepoint(record.trajectory_id, savepoint),
             inbox=lambda after: self._log.inbox(record.trajectory_id, after),
         )
         try:
@@ -265,14 +266,14 @@ class Worker:
         await journal.barrier()
         return journal.record
 
-    def _fingerprint_of(self, trajectory_id: str, savepoint: int) -> str | None:
-        """The recorded fingerprint of a kept savepoint; of the base for 0."""
+    def _kept_savepoint(self, trajectory_id: str, savepoint: int) -> SavepointKept | None:
+        """The recorded savepoint of that number; the base for 0."""
         for stored in self._log.read(trajectory_id):
             event = decode(stored.type, stored.data)
             if isinstance(event, SavepointKept) and event.savepoint == savepoint:
-                return event.fingerprint
+                return event
             if isinstance(event, DeltaMeasured) and savepoint == 0:
-                return event.fingerprint
+                return SavepointKept(savepoint=0, fingerprint=event.fingerprint, changed=0)
         return None
 
 

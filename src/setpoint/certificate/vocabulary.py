@@ -134,7 +134,15 @@ REPLAYED: Final[dict[str, _Fields]] = {
         "paths": _LIST,
         "proposal": _TEXT,
     },
-    "RolledBack": {"savepoint": _INT, "fingerprint": _STR, "reason": _STR, "note": _TEXT, "blocked": _TEXT},
+    "RolledBack": {
+        "savepoint": _INT,
+        "fingerprint": _STR,
+        "reason": _STR,
+        "note": _TEXT,
+        "blocked": _TEXT,
+        "changed": _COUNT,
+        "paths": _LIST,
+    },
     "TurnEnded": {"outcome": _STR, "elapsed_ms": _COUNT},
     "BudgetRaised": {
         "by": _STR,

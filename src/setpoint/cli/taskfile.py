@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from setpoint.app.manifest import load_task
+from setpoint.app.places import find_places
 from setpoint.cli.grammar import DEFAULT_FILES
 from setpoint.kernel.contract import Task
 from setpoint.kernel.errors import UsageFault
@@ -26,8 +27,11 @@ def task_file(arguments: Namespace) -> str:
 
 
 def task(arguments: Namespace) -> Task:
-    """The task of the command line. ManifestFault with every problem."""
-    return load_task(task_file(arguments), name=arguments.task)
+    """The task of the command line. ManifestFault with every problem; UsageFault when Setpoint's own state would lie
+    in its workspace, before anything is made there."""
+    found = load_task(task_file(arguments), name=arguments.task)
+    find_places(getattr(arguments, "store", None)).refuse_inside(found.environment.workspace)
+    return found
 
 
 def routes(models: Sequence[str] | None) -> list[str]:

@@ -86,10 +86,30 @@ def styled(text: str, style: str, stream: TextIO | None = None) -> str:
 
 
 def prepare_streams() -> None:
-    """Characters the locale lacks are spelled out, never a crash."""
+    """Characters the locale lacks are spelled out, never a crash; a stream the caller closed leads nowhere."""
+    _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _open_what_is_closed() -> None:
+    """Streams closed by the caller (``>&-``, some daemons) become /dev/null.
+
+    The descriptors too: otherwise the next file opened would get the number 1, and be what a child process takes for
+    its standard output.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:  # Python found it closed when it started
+            setattr(sys, name, open(number, mode, closefd=False, encoding="utf-8"))  # noqa: SIM115
 
 
 @contextlib.contextmanager

@@ -91,6 +91,8 @@ async def _failed(p: Pursuit, failure: Failed, proposer: Proposer, stage: Stage,
             cursor=fault.cursor,
         )
     )
+    if p.wall_ms_left() <= 0:
+        return None  # the next boundary says that the wall budget is used up
     match after_failure(p.record, fault.kind, fault.retry_after_ms or 0):
         case Retry(wait_ms):
             if _too_dear(p, context, proposer):

@@ -121,6 +121,9 @@ async def _commit(p: Pursuit) -> bool:
 
 async def fail(p: Pursuit, reason: str, message: str, code: int) -> None:
     """End without convergence. Under ``policy.commit: progress`` the best savepoint is committed first."""
+    if p.record.best is not None and not p.record.committed and await _meets_it_now(p):
+        await succeed(p)
+        return
     record = p.record
     best = record.best
     if best is not None and record.savepoint != best.savepoint:
@@ -139,6 +142,14 @@ async def fail(p: Pursuit, reason: str, message: str, code: int) -> None:
         reason, code = "EvidenceMissing", 18
         message = f"{message}; no evidence for {', '.join(item.address for item in missing)}: {missing[0].reason}"
     await finish(p, "FAILED", reason, message, code)
+
+
+async def _meets_it_now(p: Pursuit) -> bool:
+    """Whether the tree moved meanwhile so that the task is met after all: somebody else may have done the work."""
+    if not p.record.items:
+        return False  # it was met, and the end has another reason
+    await _judge_what_is_there(p)
+    return not p.record.items and p.record.measured == p.record.fingerprint and not _over_budget(p)
 
 
 async def commit_progress(p: Pursuit, reason: str, message: str, code: int) -> None:
@@ -169,5 +180,13 @@ def roll_back_to_best(p: Pursuit, reason: str) -> None:
     workspace: a crash in between is mended by ``recovery.settle``."""
     best = p.record.best
     assert best is not None
-    p.journal.emit(RolledBack(savepoint=best.savepoint, fingerprint=best.fingerprint, reason=reason))
+    p.journal.emit(
+        RolledBack(
+            savepoint=best.savepoint,
+            fingerprint=best.fingerprint,
+            reason=reason,
+            changed=best.changed,
+            paths=list(best.paths),
+        )
+    )
     measure_again(p)

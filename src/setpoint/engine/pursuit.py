@@ -10,6 +10,7 @@ from setpoint.engine.journal import Scribe
 from setpoint.kernel import limits
 from setpoint.kernel.budget import raised_budget
 from setpoint.kernel.contract import Budget, Environment, Task
+from setpoint.kernel.events import SavepointKept
 from setpoint.kernel.ruling import Permit
 from setpoint.kernel.trajectory import Record
 from setpoint.phases.p1_context.projection import FileCopy, surroundings
@@ -64,7 +65,7 @@ class Pursuit:
     bodies: Mapping[str, ToolBody] = field(default_factory=dict[str, ToolBody])
     dispatch: Callable[[Permit, Bench, int], Awaitable[Outcome]] = dispatch
     surroundings: Callable[[Pursuit], Awaitable[list[Part]]] = read_surroundings
-    savepoint_fingerprint: Callable[[int], str | None] = lambda savepoint: None
+    kept_savepoint: Callable[[int], SavepointKept | None] = lambda savepoint: None
     inbox: Callable[[int], list[tuple[int, str, bytes]]] = lambda after: []
     _elapsed_before: int = 0
     _started: int = 0

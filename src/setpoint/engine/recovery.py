@@ -70,14 +70,23 @@ def limits_of(terms: RouteTerms) -> RouteLimits:
 async def roll_back_to(p: Pursuit, savepoint: int, by: str) -> Record:
     """A person takes the trajectory back to a kept savepoint; its state is judged again. UsageFault for others."""
     record = p.record
-    fingerprint = p.savepoint_fingerprint(savepoint)
-    if fingerprint is None or savepoint > record.savepoint:
+    kept = p.kept_savepoint(savepoint)
+    if kept is None or savepoint > record.savepoint:
         raise IllegalTransition(
             f"there is no savepoint {savepoint} to go back to; the trajectory stands at {record.savepoint}",
             hint="`setpoint describe` lists the savepoints.",
         )
     note = f"{by} took the work back to savepoint {savepoint}"
-    p.journal.emit(RolledBack(savepoint=savepoint, fingerprint=fingerprint, reason="operator", note=note))
+    p.journal.emit(
+        RolledBack(
+            savepoint=savepoint,
+            fingerprint=kept.fingerprint,
+            reason="operator",
+            note=note,
+            changed=kept.changed,
+            paths=list(kept.paths),
+        )
+    )
     if record.state not in ("READY", "PAUSED"):
         p.journal.emit(TurnEnded(outcome="rolled_back", elapsed_ms=p.elapsed_ms()))
     await p.journal.barrier()

@@ -40,7 +40,9 @@ from setpoint.kernel.events import (
     ModelReplied,
     Ref,
     Refused,
+    RolledBack,
     ToolResult,
+    TurnEnded,
     TurnStarted,
     decode,
     encode,
@@ -185,8 +187,15 @@ class Tape:
             event = decode(stored.type, stored.data)
             if _is_external(stored) or _is_kill(event, self._record):
                 self._fold(stored)
+            elif isinstance(event, RolledBack) and event.reason == "operator":
+                self._fold_visit()
             else:
                 return
+
+    def _fold_visit(self) -> None:
+        """A person's roll-back and the fresh judgement after it: what they asked for, not what the loop chose."""
+        while self.position < len(self.events) and self.events[self.position].type != "LeaseClaimed":
+            self._fold(self.events[self.position])
 
     # Scribe
 
@@ -314,7 +323,7 @@ class _Clock:
         if self._tape.position < len(self._tape.events):
             stored = self._tape.events[self._tape.position]
             event = decode(stored.type, stored.data)
-            if isinstance(event, TurnStarted):
+            if isinstance(event, (TurnStarted, TurnEnded)):
                 return event.elapsed_ms - self._before
             if isinstance(event, Finished) and event.reason == "Budget:wall":
                 return 1 << 50

@@ -254,7 +254,10 @@ async def _verdict(
     p: Pursuit, proposal: Proposal, changes: ChangeSet, broken: str | None, question: str | None
 ) -> None:
     record = p.record
-    note = corrective_note(p.task, _hard(record.items), record.evidence, "rolled back, because it broke")
+    hard = _hard(record.items)
+    new = [item for item in hard if (known := record.kept_evidence.get(item.address)) and known.verdict == "pass"]
+    lead = "rolled back, because it broke" if new or not hard else "rolled back: still broken, as before it"
+    note = corrective_note(p.task, tuple(new) or hard, record.evidence, lead)
     match decide(Progress(*record.progress), record.items, broken, note):
         case RollBack() as back:
             if proposal.claims:

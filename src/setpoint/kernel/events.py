@@ -263,6 +263,8 @@ class RolledBack(Event, frozen=True):
     reason: str  # invariant | postcondition | missing | stall | operator | interrupted | change_rejected
     note: str = ""
     blocked: str = ""  # digest of the proposal that will not be tried again
+    changed: int = 0  # changed paths of that savepoint against the base, when it is an older one
+    paths: list[str] = []  # the first of them
 
 
 class TurnEnded(Event, frozen=True):

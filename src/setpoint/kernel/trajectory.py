@@ -118,6 +118,8 @@ class Best(msgspec.Struct, frozen=True, array_like=True):
     savepoint: int
     progress: tuple[int, int, int]
     fingerprint: str
+    changed: int = 0
+    paths: tuple[str, ...] = ()
 
 
 class PendingReply(msgspec.Struct, frozen=True):
@@ -190,9 +192,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     route_index: int = 0
     cursors: dict[str, int] = {}
     route_failures: int = 0  # in a row, on this route
+    no_route: str = ""  # why there is none left: the last one, and how it failed
     terms: tuple[RouteTerms, ...] = ()  # of the routes, in their order; empty: all as by default
     # Workspace
-    no_route: str = ""  # why there is none left: the last one, and how it failed
     savepoint: int = 0
     savepoints: int = 0  # the highest number used; numbers are never used twice
     fingerprint: str = ""  # of the newest savepoint
@@ -442,7 +444,11 @@ def _kept(record: Record, turn: int, event: SavepointKept) -> Record:
     best, still, tier = record.best, record.still + 1, record.stall_tier
     best_evidence = record.best_evidence
     if best is None or record.progress < best.progress:
-        best, still, tier = Best(event.savepoint, record.progress, event.fingerprint), 0, 0
+        best, still, tier = (
+            Best(event.savepoint, record.progress, event.fingerprint, event.changed, tuple(event.paths)),
+            0,
+            0,
+        )
         best_evidence = record.evidence
     return replace(
         _over(record),
@@ -468,13 +474,16 @@ def _rolled_back(record: Record, turn: int, event: RolledBack) -> Record:
     # A stall or a person ended this way of going on; the next one is judged by its own repetitions.
     afresh = event.reason in ("stall", "operator")
     best = record.best
-    evidence = record.kept_evidence
+    evidence, changed, paths = record.kept_evidence, record.changed, record.paths
     if event.savepoint != record.savepoint:
+        changed, paths = event.changed, tuple(event.paths)
         evidence = record.best_evidence if best is not None and event.savepoint == best.savepoint else {}
     return replace(
         _over(record),
         savepoint=event.savepoint,
         fingerprint=event.fingerprint,
+        changed=changed,
+        paths=paths,
         evidence=evidence,
         kept_evidence=evidence,
         notes=_one_note(record, event),

@@ -87,7 +87,9 @@ class LayeredProvider:
         state = self._open_state(root)
         try:
             with state.locked(exclusive=True), objects.world_faults(f"Sweeping the transactions of {root}"):
-                return TransactionFiles.sweep(state, is_over)
+                swept = TransactionFiles.sweep(state, is_over)
+                durable.empty(state.trash_fd)
+                return swept
         finally:
             state.close()
 

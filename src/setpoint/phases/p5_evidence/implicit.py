@@ -48,12 +48,19 @@ def judge_implicit(task: Task, record: Record, changes: ChangeSet) -> tuple[Evid
         change.renamed_from for change in changes.changes if change.renamed_from
     ]
     granted = _granted(task, record)
-    outside: Iterable[str] = () if granted is None else (path for path in paths if first_match(granted, path) is None)
+    outside: Iterable[str] = () if granted is None else (path for path in paths if _hit(granted, path) is None)
     return (
-        _evidence("@forbid", (p for p in paths if first_match(task.goal.forbid, p)), changes, list(task.goal.forbid)),
-        _evidence("@sensitive", (p for p in paths if first_match(SENSITIVE, p)), changes, list(SENSITIVE)),
+        _evidence("@forbid", (p for p in paths if _hit(task.goal.forbid, p)), changes, list(task.goal.forbid)),
+        _evidence("@sensitive", (p for p in paths if _hit(SENSITIVE, p)), changes, list(SENSITIVE)),
         _evidence("@grants", outside, changes, None if granted is None else list(granted)),
     )
+
+
+def _hit(globs: tuple[str, ...], path: str) -> str | None:
+    """The first glob that covers a changed path; the workspace folder itself, ".", only one that covers everything."""
+    if path == ".":
+        return next((glob for glob in globs if glob == "**"), None)
+    return first_match(globs, path)
 
 
 def _granted(task: Task, record: Record) -> tuple[str, ...] | None:
