@@ -6,10 +6,13 @@ import os
 import pty
 import signal
 import subprocess
+import sys
+
+import pytest
 
 from setpoint.cli.terminal import one_line, printable
 
-from .conftest import ASK, TASK, Shell
+from .conftest import ASK, FIX, TASK, Shell
 
 
 def test_a_reader_that_goes_away_ends_the_command_quietly(toured: Shell):
@@ -38,6 +41,32 @@ def test_a_full_disk_behind_stdout_is_said_and_exits_1(toured: Shell):
                 words
             )
         assert process.returncode == 1
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", ["get", "events --json", "describe", "schema Task", "--help", "nope"])
+def test_streams_the_caller_closed_lead_nowhere(toured: Shell, closed: str, words: str):
+    """As from some cron jobs and daemons: the same exit code as ever, and no word of a bug."""
+    command = f'exec "$0" -m setpoint {words} {closed}'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable], cwd=toured.directory, env=toured.env(), capture_output=True, timeout=30,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == (2 if words == "nope" else 0)
+    assert b"bug" not in done.stdout + done.stderr
+    assert not list(toured.home.glob("crash-*"))
+
+
+def test_a_pursuit_with_closed_streams_does_its_work_and_keeps_them_from_its_files(shell: Shell):
+    shell.lay(TASK, FIX)
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -m setpoint converge <&- >&- 2>&-', sys.executable], cwd=shell.directory,
+        env=shell.env(), timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert shell.json("why")["exit_code"] == 0
+    assert shell.json("get", shell.newest())["committed"]
+    assert "a + b" in shell.read("ws/src/calc.py")
 
 
 def test_a_pursuit_nobody_watches_any_more_stops_and_can_be_resumed(shell: Shell):
