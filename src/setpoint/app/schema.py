@@ -286,7 +286,8 @@ def _observe() -> Schema:
         {
             "max_tokens": _count("Of one observation in a prompt.", 4000, 1, 1_000_000),
             "redact": _strings(
-                "Regular expressions (Python); what they match is blanked before anything is logged or shown.",
+                "Regular expressions; what they match in tool output, check results and file copies is blanked before "
+                "it is logged or shown. What the model itself writes is logged as it is.",
                 {"type": "string", "minLength": 1, "maxLength": 1000, "format": "regex"},
                 example=["(?i)api[_-]?key\\s*[:=]\\s*\\S+"],
                 default=[],

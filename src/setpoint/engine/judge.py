@@ -10,6 +10,7 @@ from setpoint.kernel.contract import Level
 from setpoint.kernel.delta import measure
 from setpoint.kernel.events import ChangeItem, ChangesObserved, DeltaMeasured, EvidenceRecorded, FailureItem
 from setpoint.kernel.evidence import Counts, Evidence
+from setpoint.kernel.redaction import redact
 from setpoint.kernel.spelling import encodable, one_line
 from setpoint.phases.p5_evidence.implicit import IMPLICIT, judge_implicit
 from setpoint.phases.p5_evidence.order import SKIPPED, Check, stages
@@ -107,9 +108,12 @@ def _skipped(check: Check, changes: ChangeSet, cause: str, distance: int) -> Evi
 
 
 def _record(p: Pursuit, evidence: Evidence, phase: str) -> None:
-    counts = evidence.counts
+    counts, patterns = evidence.counts, p.task.observe.redact
     failures = [
-        FailureItem(one_line(failure.name)[:300], encodable(failure.message)[: limits.FAILURE_CHARS_MAX])
+        FailureItem(
+            one_line(redact(failure.name, patterns))[:300],
+            encodable(redact(failure.message, patterns))[: limits.FAILURE_CHARS_MAX],
+        )
         for failure in evidence.failures[: limits.FAILURES_RECORDED_MAX]
     ]
     p.journal.emit(
@@ -120,7 +124,7 @@ def _record(p: Pursuit, evidence: Evidence, phase: str) -> None:
             fingerprint=evidence.fingerprint,
             check_digest=evidence.check_digest,
             distance=evidence.distance,
-            reason=encodable(evidence.reason)[: limits.FAILURE_CHARS_MAX],
+            reason=encodable(redact(evidence.reason, patterns))[: limits.FAILURE_CHARS_MAX],
             collected=None if counts is None else counts.collected,
             passed=0 if counts is None else counts.passed,
             failed=0 if counts is None else counts.failed,

@@ -41,7 +41,7 @@ def _read_surroundings(p: Pursuit) -> list[Part]:
         FileCopy(path, p.workspace.read(ResolvedPath(path), limits.FILE_READ_BYTES_MAX))
         for path in reversed(p.record.working)
     ]
-    return surroundings(entries, cut, files)
+    return surroundings(entries, cut, files, p.task.observe.redact)
 
 
 Certifier = Callable[["Pursuit"], "tuple[bytes, str, str]"]

@@ -20,6 +20,7 @@ from setpoint.kernel import limits
 from setpoint.kernel.contract import Criterion, Invariant, Task
 from setpoint.kernel.disclosure import UNDISCLOSED, disclosed_data, disclosed_line
 from setpoint.kernel.events import Ref
+from setpoint.kernel.redaction import redact
 from setpoint.kernel.spelling import one_line
 from setpoint.kernel.trajectory import Record, Shown
 from setpoint.phases.p1_context.compaction import clamp, fit
@@ -54,13 +55,18 @@ class FileCopy:
     content: bytes | None
 
 
-def surroundings(entries: Sequence[Entry], entries_cut: bool, files: Sequence[FileCopy]) -> list[Part]:
-    """The parts that come from the workspace, read afresh for this projection: its map and the working files."""
+def surroundings(
+    entries: Sequence[Entry], entries_cut: bool, files: Sequence[FileCopy], patterns: Sequence[str] = ()
+) -> list[Part]:
+    """The parts that come from the workspace, read afresh for this projection: its map and the working files.
+
+    ``patterns`` are blanked in the files, so that an edit does not send what a read would not show.
+    """
     parts: list[Part] = []
     if entries:
         parts.append(part_of("trunk", MAP_PART, _map_text(entries, entries_cut)))
     for copy in files:
-        parts.append(part_of("trunk", FILE_PART + one_line(copy.path), _file_text(copy)))
+        parts.append(part_of("trunk", FILE_PART + one_line(copy.path), _file_text(copy, patterns)))
     return parts
 
 
@@ -152,10 +158,10 @@ def _map_text(entries: Sequence[Entry], cut: bool) -> str:
     return "\n".join(lines)
 
 
-def _file_text(copy: FileCopy) -> str:
+def _file_text(copy: FileCopy, patterns: Sequence[str]) -> str:
     if copy.content is None:
         return frame("file", f"{one_line(copy.path)} does not exist", source=copy.path)
-    text = clamp(copy.content.decode("utf-8", "replace"), limits.FILE_IN_PROMPT_CHARS_MAX)
+    text = clamp(redact(copy.content.decode("utf-8", "replace"), patterns), limits.FILE_IN_PROMPT_CHARS_MAX)
     sha = hashlib.sha256(copy.content).hexdigest()[:16]
     return frame("file", text, source=copy.path, sha256=sha)
 
