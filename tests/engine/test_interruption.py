@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from setpoint.kernel.contract import ToolGrant
-from setpoint.kernel.events import Authorized, ModelReplied, ToolIntent
+from setpoint.kernel.events import Authorized, DeltaMeasured, ModelReplied, ToolIntent
 from setpoint.testing.crash import Crash, CrashingLog, DiaryLog
 from setpoint.testing.replies import call
 
@@ -148,6 +148,8 @@ def test_a_second_dispatch_is_linked_to_the_delta_of_the_savepoint_not_of_the_de
     assert crashed is not None
     items = [event.items for event in crashed.events(Authorized, ToolIntent) if event.tool == "file_write"]
     assert len(items) == 4 and all(items), items
+    base, _, again = crashed.events(DeltaMeasured)[:3]
+    assert again == base, "measured again from the savepoint's own evidence, nothing of it missing"
 
 
 def test_a_crash_spends_no_call_of_a_bounded_tool_and_is_no_repetition() -> None:
