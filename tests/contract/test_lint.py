@@ -50,8 +50,11 @@ def codes(findings: list[Finding]) -> list[str]:
     return [finding.code for finding in findings]
 
 
+ORACLE = "    - {id: o, oracle: golden/test_golden.py, files: ./sealed, disclose: none}\n"
+
+
 def test_a_solid_task_has_no_findings(found: Lint) -> None:
-    assert found(SOLID) == []
+    assert found(SOLID + ORACLE) == []
 
 
 GOLDEN = "    - {id: golden, run: sh $SEALED/golden/check.sh, files: ./sealed, disclose: verdict}\n"
@@ -82,7 +85,7 @@ def test_each_weakness_is_named_at_its_place(found: Lint, old: str, new: str, co
     assert SOLID.count(old) == 1
     findings = found(SOLID.replace(old, new))
     if code is None:
-        assert findings == []
+        assert codes(findings) == codes(found(SOLID))
         return
     hit = next((finding for finding in findings if finding.code == code), None)
     assert hit, codes(findings)
@@ -100,9 +103,15 @@ def test_only_static_evidence_is_a_warning_and_a_gap(found: Lint) -> None:
 
 def test_an_oracle_silences_the_advice_to_have_one(found: Lint) -> None:
     tests = SOLID.replace("sh $SEALED/golden/check.sh", "python -m pytest $SEALED/golden")
-    oracle = "    - {id: o, oracle: golden/test_golden.py, files: ./sealed, disclose: none}\n"
-    assert "judge-imports-candidate" in codes(found(tests))
-    assert "judge-imports-candidate" not in codes(found(tests + oracle))
+    assert {"judge-imports-candidate", "sealed-answers-readable"} <= set(codes(found(tests)))
+    assert not {"judge-imports-candidate", "sealed-answers-readable"} & set(codes(found(tests + ORACLE)))
+
+
+def test_any_sealed_command_is_advised_of_what_the_candidate_can_read_there(found: Lint) -> None:
+    """R140, L9: whatever runs it, pytest or a shell."""
+    (finding,) = found(SOLID)
+    assert (finding.code, finding.severity, finding.line) == ("sealed-answers-readable", "advice", 13)
+    assert "$SEALED" in finding.message and "oracle" in finding.remedy
 
 
 def test_the_three_tamperings_are_named(found: Lint) -> None:
@@ -153,7 +162,7 @@ def test_closure_gaps_are_errors_and_come_first(found: Lint) -> None:
 
 
 def test_findings_print_like_a_compiler(found: Lint) -> None:
-    (finding,) = found(SOLID.replace("disclose: verdict", "disclose: names"))
+    finding, _ = found(SOLID.replace("disclose: verdict", "disclose: names"))
     first, second = finding.render("task.yaml").splitlines()
     assert first.startswith("task.yaml:11:3: warning: every sealed check names its failures to the model")
     assert first.endswith(" [no-held-out-check]")

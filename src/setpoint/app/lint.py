@@ -185,9 +185,16 @@ def _tampering(task: Task, _: Tier | None) -> Iterator[_Raw]:
         predicate = check.predicate
         if not isinstance(predicate, RunCheck):
             continue
-        if not has_oracle and check.level >= Level.SEALED and re.search(r"\b(pytest|unittest)\b", predicate.command):
-            advice = "also judge by `oracle`: a judge file that never imports the candidate"
-            yield "judge-imports-candidate", "advice", path, f"in `{check.id}`, {_TAMPERINGS}", advice
+        if not has_oracle and check.level >= Level.SEALED:
+            if re.search(r"\b(pytest|unittest)\b", predicate.command):
+                yield "judge-imports-candidate", "advice", path, f"in `{check.id}`, {_TAMPERINGS}", _HAVE_AN_ORACLE
+            yield (
+                "sealed-answers-readable",
+                "advice",
+                path,
+                f"candidate code that `{check.id}` runs can read what the check can: $SEALED, with the answers",
+                f"{_HAVE_AN_ORACLE}; or let the check only look at files, and run nothing",
+            )
         if check.level == Level.VISIBLE and writers:
             exposed = [word for word in _judged_paths(predicate.command) if _writable(task, word)]
             if exposed:
@@ -199,6 +206,9 @@ def _tampering(task: Task, _: Tier | None) -> Iterator[_Raw]:
                     f"`{check.id}` judges by {names}, which {writers[0].tool} may change and nothing protects",
                     f'add forbid: ["{exposed[0].rstrip("/")}/**"] to spec.goal, or an invariant over changes',
                 )
+
+
+_HAVE_AN_ORACLE: Final = "also judge by `oracle`: a judge file that never meets the candidate"
 
 
 _RUNS_PYTHON: Final = re.compile(r"\b(python[\d.]*|pytest|py\.test|unittest|tox|nox)\b")
