@@ -29,6 +29,7 @@ from setpoint.kernel.events import (
 )
 from setpoint.kernel.proposal import RawCall, Usage
 from setpoint.phases.p3_gate.tools import BUILTIN
+from setpoint.ports.workspace import ResolvedPath
 from setpoint.testing.crash import Crash, CrashingLog
 from setpoint.testing.replies import ScriptedReplies, call, claim, raw, reply
 
@@ -50,6 +51,7 @@ CALLS = st.sampled_from(
         call("shell_exec", command="look"),
         call("shell_exec", command="fail"),
         call("shell_exec", command="unknown"),
+        call("shell_exec", command="sneak"),
         call("shell_exec", argv=0),
         call("shell_exec"),
         call("no_such_tool", x=1),
@@ -91,7 +93,7 @@ def make_rig(first: list[Any], second: list[Any], policy: Policy, budget: Budget
         budget=budget,
         models=("replies:1", "replies:2"),
     )
-    return Rig(
+    rig = Rig(
         [ScriptedReplies(first), ScriptedReplies(second, "replies:2")],
         task=task,
         checks={
@@ -100,8 +102,13 @@ def make_rig(first: list[Any], second: list[Any], policy: Policy, budget: Budget
             "invariants/tests": holds("tests/t", "assert a == 1"),
             "invariants/soft": lambda tree: 1 if tree.get("src/b") == b"x" else 0,
         },
-        commands={"look": lambda: (0, "seen"), "fail": lambda: (1, "no")},
+        commands={
+            "look": lambda: (0, "seen"),
+            "fail": lambda: (1, "no"),
+            "sneak": lambda: (rig.workspace.write(ResolvedPath("secret/x"), b"1"), (0, ""))[1],
+        },
     )
+    return rig
 
 
 def assert_lawful(rig: Rig) -> None:
@@ -116,7 +123,10 @@ def assert_lawful(rig: Rig) -> None:
         assert rig.workspace.user == base, "nothing reaches the user before everything is met"
     assert rig.workspace.user["tests/t"] == base["tests/t"] and "secret/x" not in rig.workspace.user
     assert record.turn <= rig.task.budget.turns and rig.workspace.commits <= 1
-    spent = record.spent
+    spent, budget = record.spent, rig.task.budget
+    assert spent.tokens <= budget.tokens and spent.usd_micros <= budget.usd_micros, (
+        "the call that breaks it is not made"
+    )
     charged = rig.events(ModelReplied, ModelFailed)
     assert spent.tokens == sum(event.input_tokens + event.output_tokens for event in charged)  # L3
     assert_each_dispatch_was_ruled_on_and_settled(rig)
