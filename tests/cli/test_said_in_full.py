@@ -6,7 +6,7 @@ import pytest
 
 from setpoint.testing.model_server import Fail, ModelServer
 
-from .conftest import TASK, Shell
+from .conftest import FIX, TASK, Shell
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,26 @@ def test_events_show_the_arguments_of_a_call_to_the_letter(shell: Shell):
     assert r"'new_str': '\n\treturn  a + b'" in said
     assert r"""printf 'a\\n'\nls""" in said
     assert len(said.splitlines()) == 2
+
+
+MOVER = """\
+import json, os, sys
+sys.stdin.readline()
+os.rename("ws", "elsewhere")
+print(json.dumps({"calls": [{"name": "shell_exec", "arguments": {"command": "echo x > src/x.txt"}}]}), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_workspace_that_went_away_during_a_run_is_said_and_the_run_goes_on_when_it_is_back(shell: Shell):
+    shell.lay(TASK, FIX)
+    shell.write("mover.py", MOVER)
+    done = shell.run("converge", "--model", "command:python3 mover.py", "--model", "scripted:script.yaml", code=1)
+    assert "ws is gone" in done.stderr
+    assert "Put it back, then resume" in done.stderr
+    assert "bug" not in done.stderr
+    assert shell.json("why")["status"] == "interrupted"
+    (shell.directory / "elsewhere").rename(shell.directory / "ws")
+    shell.write("mover.py", "")  # it has nothing further to say, so the script is next
+    shell.run("resume")
+    assert "a + b" in shell.read("ws/src/calc.py")

@@ -55,14 +55,17 @@ class CopyWorkspace(LayeredWorkspace):
         self._exposed = True
 
     def action_view(self) -> BindView:
+        self._require_root()
         if self._attempt_fd is None:
             raise WorkspaceFault("There is no attempt an action could write to; begin one first")
         return BindView(self._files.path_of("tree"))
 
     def candidate_view(self) -> BindView:
+        self._require_root()
         return BindView(self._files.path_of("tree"), readonly=True)
 
     def base_view(self) -> BindView:
+        self._require_root()
         return BindView(self.root, readonly=True)
 
     # The working copy follows the transaction.

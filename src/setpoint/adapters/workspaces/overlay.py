@@ -39,6 +39,7 @@ class OverlayWorkspace(LayeredWorkspace):
         return self._files.path_of("staged")
 
     def action_view(self) -> OverlayView:
+        self._require_root()
         if self._attempt_fd is None:
             raise WorkspaceFault("There is no attempt an action could write to; begin one first")
         name = self._attempt_name().decode()
@@ -46,6 +47,7 @@ class OverlayWorkspace(LayeredWorkspace):
         return OverlayView(lowers, upper=f"{name}/up", work=f"{name}/wk", scratch=self._scratch)
 
     def candidate_view(self) -> OverlayView:
+        self._require_root()
         lowers = (self.root, self._staged_path())
         if self._attempt_fd is None:
             return OverlayView(lowers)
@@ -53,6 +55,7 @@ class OverlayWorkspace(LayeredWorkspace):
         return OverlayView((*lowers, upper), scratch=self._scratch)
 
     def base_view(self) -> OverlayView:
+        self._require_root()
         return OverlayView((self.root,))
 
     def _release(self) -> None:

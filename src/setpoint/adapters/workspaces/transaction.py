@@ -129,6 +129,7 @@ class LayeredWorkspace:
         return self._staged.head
 
     def begin(self) -> None:
+        self._require_root()
         self.discard()
         self._serial += 1
         with objects.world_faults("Starting an attempt"):
@@ -143,6 +144,22 @@ class LayeredWorkspace:
             os.mkdir(b"tmp", 0o700, dir_fd=self._attempt_fd)
             # A fresh inode's time is the clock that other inodes are stamped by; no userspace clock agrees with it.
             self._since_ns = os.stat(b"tmp", dir_fd=self._attempt_fd).st_ctime_ns
+
+    def _require_root(self) -> None:
+        """The user's directory is still at its path: views mount it by its name, everything else holds it open.
+
+        WorkspaceFault when it was moved or removed. Nothing is lost: the staged layer lies elsewhere.
+        """
+        try:
+            there = os.stat(self.root)
+        except OSError:
+            there = None
+        if there is None or not os.path.samestat(there, os.fstat(self._state.base_fd)):
+            found = "is gone" if there is None else "is another directory now"
+            raise WorkspaceFault(
+                f"The workspace {self.root} {found}: it was moved or removed while a task ran on it",
+                hint="Nothing was written to it. Put it back, then resume; what is staged is kept.",
+            )
 
     def _attempt_name(self) -> bytes:
         return b"a%d" % self._serial
@@ -255,6 +272,7 @@ class LayeredWorkspace:
             self._state.commits.recover()
             record = self._state.commits.find(commit_id)
             if record is None:
+                self._require_root()
                 durable.write_json(self._files.fd, _COMMITTING, {"commit_id": commit_id})
                 touched = self._staged.touched(self._committed_savepoint())
                 record = self._state.commits.commit(commit_id, self._staged.fd, self._manifest, touched)
