@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from setpoint.adapters.verifiers.judge import check_digest
+from setpoint.adapters.verifiers.parsers import JSON_FORM, parse_json
 from setpoint.adapters.verifiers.sealed_files import digest_directory
+from setpoint.app.explain import explain
 from setpoint.kernel.contract import Level, RunCheck
 from setpoint.kernel.errors import SandboxFault
 from setpoint.kernel.evidence import Counts
@@ -184,7 +186,8 @@ def test_junit_of_another_tool_is_read_from_out(bench):
     bench.write({"report.xml": report})
     evidence = bench.run("cp report.xml $OUT/junit.xml; exit 1", "junit")
     assert (evidence.verdict, evidence.counts) == ("fail", Counts(2, 1, 1, 0, 0))
-    assert bench.run("true", "junit").verdict == "missing"
+    missing = bench.run("true", "junit")
+    assert missing.verdict == "missing" and "no junit report was left at $OUT/junit.xml" in missing.reason
 
 
 def test_exit_code_zero_with_failures_in_the_report_is_a_fail(bench):
@@ -204,7 +207,14 @@ def test_tap_and_json_pass_and_fail(bench):
     assert bench.run("printf '1..3\\nok 1\\nok 2\\n'", "tap").verdict == "missing"
     assert bench.run("""echo hello; echo '{"passed": 2, "failed": 0}'""", "json").passed
     assert bench.run("""echo '{"passed": 1, "failed": 1}' > $OUT/report.json; exit 1""", "json").verdict == "fail"
-    assert bench.run("""echo '{"passed": 2}'""", "json").verdict == "missing"
+    for report in ('{"passed": 2}', '{"tests": 2}'):
+        unfit = bench.run(f"echo '{report}'", "json")
+        assert unfit.verdict == "missing" and JSON_FORM in unfit.reason
+    missing = bench.run("true", "json")
+    assert missing.verdict == "missing" and "$OUT/report.json or as the last line" in missing.reason
+    assert JSON_FORM in missing.reason
+    assert parse_json(JSON_FORM.encode()).failing == 1
+    assert JSON_FORM in " ".join(explain("Task.spec.done.parse").split())
 
 
 def test_what_a_check_writes_reaches_nobody(bench):

@@ -233,14 +233,20 @@ class _JsonReport(msgspec.Struct, forbid_unknown_fields=True):
     failures: list[_JsonFailure] = []
 
 
+JSON_FORM: Final = '{"passed": 3, "failed": 1, "failures": [{"name": "n", "message": "m"}]}'
+"""Also said in the manifest's description of ``parse`` and wherever a report does not fit."""
+
+
 def parse_json(data: bytes) -> Report:
-    """Read ``{"passed": n, "failed": n, "failures": [{"name": ..., "message": ...}]}`` and nothing else."""
+    """Read what ``JSON_FORM`` shows and nothing else; ``failures``, and a ``message`` in them, may be left out."""
     if len(data) > REPORT_BYTES_MAX:
         raise ReportUnreadable(f"the JSON report has {len(data)} bytes, above the limit of {REPORT_BYTES_MAX}")
     try:
         report = msgspec.json.decode(data, type=_JsonReport)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as fault:
-        raise ReportUnreadable(f"the JSON report does not fit its form: {clip(str(fault), 200)}") from fault
+        raise ReportUnreadable(
+            f"the JSON report does not fit its form, {JSON_FORM}: {clip(str(fault), 200)}"
+        ) from fault
     if report.passed < 0 or report.failed < 0:
         raise ReportUnreadable(f"the JSON report counts {report.passed} passed and {report.failed} failed")
     if len(report.failures) > report.failed:

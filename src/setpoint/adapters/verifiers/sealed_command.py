@@ -15,7 +15,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from setpoint.adapters.verifiers.parsers import Report, ReportUnreadable, last_line, parse_json, parse_junit, parse_tap
+from setpoint.adapters.verifiers.parsers import (
+    JSON_FORM,
+    Report,
+    ReportUnreadable,
+    last_line,
+    parse_json,
+    parse_junit,
+    parse_tap,
+)
 from setpoint.adapters.verifiers.verdicts import (
     PYTEST_MISSING_BECAUSE,
     Judgement,
@@ -181,9 +189,17 @@ def _read_report(parse: ParserName, report_name: str, finished: Finished) -> Rep
         return parse_tap(finished.stdout.kept)
     data = finished.files.get(report_name)
     if parse == "json":
-        return parse_json(last_line(finished.stdout.kept) if data is None else data)
-    if data is None:
+        line = last_line(finished.stdout.kept) if data is None else data
+        if not line:
+            raise ReportUnreadable(
+                f"no JSON report was left, at $OUT/{report_name} or as the last line of standard output; "
+                f"its form is {JSON_FORM}"
+            )
+        return parse_json(line)
+    if data is None and parse == "pytest":
         raise ReportUnreadable("no junit report was left, so the run ended before it could be written")
+    if data is None:
+        raise ReportUnreadable(f"no junit report was left at $OUT/{report_name}, where the command has to write it")
     return parse_junit(data)
 
 
