@@ -112,9 +112,19 @@ def open_manifests(path: str, *, tools: Iterable[str] = BUILTIN_TOOLS) -> list[M
 
 
 def manifests_of(
-    data: bytes, *, file: str, directory: str, source: str | None = None, tools: Iterable[str] = BUILTIN_TOOLS
+    data: bytes,
+    *,
+    file: str,
+    directory: str,
+    source: str | None = None,
+    tools: Iterable[str] = BUILTIN_TOOLS,
+    recorded: bool = False,
 ) -> list[Manifest]:
-    """The same from bytes. Relative paths start at ``directory``."""
+    """The same from bytes. Relative paths start at ``directory``.
+
+    ``recorded``: the document was accepted once and is read back to be looked at. What it names on this host may have
+    gone or changed since; the pinned digests stand as they are written.
+    """
     documents, problems = parse_documents(data, file)
     manifests: list[Manifest] = []
     first: dict[str, Document] = {}
@@ -123,7 +133,7 @@ def manifests_of(
         if wrong or problems:
             problems += wrong
             continue
-        builder = _Builder(document, directory, source, frozenset(tools))
+        builder = _Builder(document, directory, source, frozenset(tools), recorded)
         task = builder.task()
         if task.name in first:
             builder.complain(("metadata", "name"), f"a second task is called {task.name!r} in this file")
@@ -204,11 +214,14 @@ def normalise(rules: dict[str, Any], value: Any) -> Any:
 class _Builder:
     """Builds one task from a validated document; collects what only shows when the parts are seen together."""
 
-    def __init__(self, document: Document, directory: str, source: str | None, tools: frozenset[str]) -> None:
+    def __init__(
+        self, document: Document, directory: str, source: str | None, tools: frozenset[str], recorded: bool = False
+    ) -> None:
         self.document = document
         self.directory = directory
         self.source = source
         self.tools = tools
+        self.recorded = recorded
         self.problems: list[Problem] = []
         self.sealed: dict[str, Path] = {}  # real path of each sealed directory -> where it was written
         value = dict(document.value)
@@ -223,6 +236,11 @@ class _Builder:
         if budget and "usd" in budget:
             text = self.document.mark(path).text
             value["spec"] = value["spec"] | {"budget": budget | {"usd": text}}
+
+    def missing(self, path: Path, message: str, suggestion: str = "") -> None:
+        """Something on this host is not there, or not as it was: a problem for a task that is to start."""
+        if not self.recorded:
+            self.complain(path, message, suggestion)
 
     def complain(self, path: Path, message: str, suggestion: str = "") -> None:
         self.problems.append(self.document.problem(path, message, suggestion))
@@ -265,7 +283,7 @@ class _Builder:
         path = ("spec", "environment")
         workspace = self.resolve(value["workspace"])
         if not os.path.isdir(workspace):
-            self.complain((*path, "workspace"), f"there is no directory {workspace}")
+            self.missing((*path, "workspace"), f"there is no directory {workspace}")
         sandbox = value["sandbox"]
         if sandbox["network"] == []:
             sandbox["network"] = "none"  # one spelling of one thing
@@ -291,7 +309,7 @@ class _Builder:
             host = self.resolve(value["host"])
             at = os.path.normpath(value.get("at", host))
             if not os.path.exists(host):
-                self.complain((*here, "host"), f"there is no {host} on this host")
+                self.missing((*here, "host"), f"there is no {host} on this host")
             if at in _SYSTEM or any(_is_inside(at, reserved) for reserved in _RESERVED):
                 self.complain((*here, "at"), f"{at} belongs to the sandbox itself", "mount it elsewhere, as in /vendor")
             if any(mount.at == at for mount in mounts):
@@ -426,6 +444,8 @@ class _Builder:
             return None
         at = (*path, "files")
         directory = self.resolve(value["files"])
+        if self.recorded:
+            return directory  # the digest is in the document
         if not os.path.isdir(directory):
             what = "is not a directory" if os.path.exists(directory) else "does not exist"
             self.complain(at, f"the folder of sealed files {directory} {what}")
@@ -449,6 +469,8 @@ class _Builder:
     def judge(self, path: Path, judge: str, files: str, level: Level) -> None:
         """The judge file lies in ``files`` and binds the names its level needs. It is read, never run."""
         at = (*path, "oracle")
+        if self.recorded:
+            return
         if os.path.isabs(judge) or judge.startswith("..") or os.path.normpath(judge) != judge:
             self.complain(at, f"{judge!r} is not a path inside `files`")
         elif not os.path.isfile(os.path.join(files, judge)):

@@ -22,7 +22,7 @@ from setpoint.app.manifest import ManifestFault, manifests_of
 from setpoint.app.opening import Equipment
 from setpoint.app.places import Places
 from setpoint.app.planning import PlannedProposer, planned_reply
-from setpoint.engine.control import Request, read_request
+from setpoint.engine.control import Request, end_if_asked, read_request
 from setpoint.engine.journal import Journal
 from setpoint.engine.pursuit import Pursuit
 from setpoint.engine.reading import read_record
@@ -157,8 +157,11 @@ class Worker:
                 return Outcome(trajectory_id, record)
             journal = Journal(self._log, self._clock, lease, head, record, observer)
             journal.emit(LeaseClaimed(owner=self.owner, fence=lease.fence))
+            if end_if_asked(journal, self._log.inbox(trajectory_id, record.inbox_position)):
+                await journal.barrier()  # nothing has to be opened for that
+                return Outcome(trajectory_id, journal.record)
             try:
-                task = self.task_of(record)
+                task = self.task_of(record, to_go_on=True)
             except ManifestFault as fault:  # a pinned file or folder is not what it was, or gone
                 await _refuse_drifted(journal, fault.problems[0].message)
                 return Outcome(trajectory_id, journal.record)
@@ -175,13 +178,20 @@ class Worker:
             with contextlib.suppress(LeaseLost):
                 self._log.release(lease)
 
-    def task_of(self, record: Record) -> Task:
-        """The contract a trajectory was accepted with, read back from its log."""
+    def task_of(self, record: Record, *, to_go_on: bool = False) -> Task:
+        """The contract a trajectory was accepted with, read back from its log.
+
+        ``to_go_on``: everything it names on this host must still be there and as it was, else ManifestFault.
+        """
         assert record.task is not None
         document = msgspec.json.decode(self._log.payload(record.task.ref))
         data = msgspec.json.encode(document)
         manifests = manifests_of(
-            data, file=record.source or record.name, directory=record.directory, source=record.source or None
+            data,
+            file=record.source or record.name,
+            directory=record.directory,
+            source=record.source or None,
+            recorded=not to_go_on,
         )
         return manifests[0].task
 

@@ -6,12 +6,14 @@ with its position, so that none is taken twice after a restart.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
-from setpoint.engine.finalize import finish
+from setpoint.engine.journal import Scribe
 from setpoint.engine.pursuit import Pursuit
 from setpoint.kernel.budget import Raised
-from setpoint.kernel.events import BudgetRaised, ControlApplied, ControlRequested, QuestionAnswered
+from setpoint.kernel.events import BudgetRaised, ControlApplied, ControlRequested, Finished, QuestionAnswered
 from setpoint.kernel.trajectory import Control
 
 
@@ -42,7 +44,7 @@ def encode_request(request: Request) -> bytes:
 
 async def apply_controls(p: Pursuit) -> None:
     """Record every new request, then apply those that stand at this boundary."""
-    take_requests(p)
+    record_requests(p.journal, p.inbox(p.record.inbox_position))
     for control in p.record.controls:
         # A turn in flight that a crash left here is a boundary too: no model is being asked, no call half dispatched.
         # Ending it there spares a kill the turn's dispatches; a pause waits until the turn is over.
@@ -51,11 +53,31 @@ async def apply_controls(p: Pursuit) -> None:
             await _apply(p, control)
 
 
-def take_requests(p: Pursuit) -> None:
-    """Move new requests from the inbox into the log."""
-    for position, key, data in p.inbox(p.record.inbox_position):
+def end_if_asked(journal: Scribe, unread: Iterable[tuple[int, str, bytes]]) -> bool:
+    """Finish a trajectory that nobody works on, when a cancel or kill waits for it; True when one did.
+
+    Neither its workspace nor its routes are needed for that, and they may be gone. The caller makes it durable.
+    """
+    record_requests(journal, unread)
+    for control in journal.record.controls:
+        if control.action in ("cancel", "kill"):
+            _end(journal, control)
+            return True
+    return False
+
+
+def _end(journal: Scribe, control: Control) -> None:
+    reason = "Killed" if control.action == "kill" else "Cancelled"
+    journal.emit(ControlApplied(request_id=control.request_id, action=control.action))
+    message = f"{control.action} by a person"
+    journal.emit(Finished(state="CANCELLED", reason=reason, message=message, code=11))
+
+
+def record_requests(journal: Scribe, unread: Iterable[tuple[int, str, bytes]]) -> None:
+    """Move requests from the inbox into the log."""
+    for position, key, data in unread:
         request = read_request(data)
-        p.journal.emit(
+        journal.emit(
             ControlRequested(
                 request_id=key,
                 action=request.action,
@@ -90,9 +112,8 @@ async def _apply(p: Pursuit, control: Control) -> None:
         case "interrupt" if argument:
             pass  # what the person says is a note of the next prompt (`kernel/trajectory.py`)
         case "cancel" | "kill":
-            p.journal.emit(ControlApplied(request_id=request_id, action=action))
-            reason = "Killed" if action == "kill" else "Cancelled"
-            await finish(p, "CANCELLED", reason, f"{action} by a person", 11)
+            _end(p.journal, control)
+            await p.journal.barrier()
             return
         case _:
             applied = "none"  # it does not apply in this state; recorded all the same

@@ -43,6 +43,9 @@ async def converge(p: Pursuit) -> Record:
             await p.journal.barrier()
             return record
         if record.state == "READY":
+            if record.seal_broken:
+                await fail(p, "Drifted", record.seal_broken, 17)
+                continue
             if not record.items and record.measured == record.fingerprint:
                 await succeed(p)
                 continue

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from setpoint.kernel.contract import Level
 
 Verdict = Literal["pass", "fail", "missing"]
 """``missing``: the check crashed, timed out, could not start or lost tests. Missing is never a pass."""
+
+
+SEAL_BROKEN: Final = "the seal is broken: "
+"""Reason prefix of evidence that is missing because sealed files are not what was accepted: the pursuit ends there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ from setpoint.kernel.events import (
     TurnStarted,
     Undone,
 )
+from setpoint.kernel.evidence import SEAL_BROKEN
 from setpoint.kernel.keys import digest_bytes
 from setpoint.kernel.transitions import TERMINAL, State, is_legal
 
@@ -214,6 +215,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     kept_evidence: dict[str, EvidenceLine] = {}  # of the newest savepoint; comes back with a roll-back
     best_evidence: dict[str, EvidenceLine] = {}
     baseline_counts: dict[str, BaselineCounts] = {}
+    seal_broken: str = ""  # why sealed files cannot be trusted any more; nothing is judged by them after that
     # Progress rules
     recent: tuple[Seen, ...] = ()
     blocked: tuple[str, ...] = ()  # short digests of proposals that are not tried again
@@ -422,7 +424,9 @@ def _evidence(record: Record, turn: int, event: EvidenceRecorded) -> Record:
     if event.phase == "baseline" and event.collected is not None:
         counts = BaselineCounts(event.collected, event.passed, event.failed, event.errors, event.skipped)
         baseline = {**baseline, event.check: counts}
-    return replace(record, evidence={**record.evidence, event.check: line}, baseline_counts=baseline)
+    broken = event.reason if event.reason.startswith(SEAL_BROKEN) else record.seal_broken
+    evidence = {**record.evidence, event.check: line}
+    return replace(record, evidence=evidence, baseline_counts=baseline, seal_broken=broken)
 
 
 def _delta(record: Record, turn: int, event: DeltaMeasured) -> Record:

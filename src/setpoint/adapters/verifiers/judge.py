@@ -29,7 +29,7 @@ from setpoint.kernel.contract import (
     RunCheck,
 )
 from setpoint.kernel.errors import SandboxFault
-from setpoint.kernel.evidence import Counts, Evidence
+from setpoint.kernel.evidence import SEAL_BROKEN, Counts, Evidence
 from setpoint.kernel.keys import digest
 from setpoint.ports.sandbox import Sandbox
 from setpoint.ports.verifier import Candidate
@@ -123,9 +123,10 @@ def sealed_problem(check: Criterion | Invariant) -> str:
     try:
         found = digest_directory(check.files)
     except SealedFilesUnusable as fault:
-        return f"the sealed files of {check.id} cannot be used: {fault}"
+        return f"{SEAL_BROKEN}the sealed files of {check.id} cannot be used: {fault}"
     if found != check.files_digest:
-        return f"the sealed files of {check.id} changed since the task was accepted ({check.files_digest} -> {found})"
+        changed = f"{check.files_digest} -> {found}"
+        return f"{SEAL_BROKEN}the sealed files of {check.id} changed since the task was accepted ({changed})"
     return ""
 
 
