@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,6 +93,32 @@ def test_each_weakness_is_named_at_its_place(found: Lint, old: str, new: str, co
     assert hit.remedy
     if code != "price-unknown":  # no budget is written, so its place is that of `spec`
         assert hit.line == line
+
+
+@pytest.mark.parametrize(
+    ("command", "judged"),
+    [
+        ("test -f flag && grep -q ok flag", None),
+        ("if test -f a; then test -d b; fi", None),
+        ("A=1 ! test -f a", None),
+        ("sh -c 'test -f a'", None),
+        ("make check", None),
+        ("cargo test && npm run test", None),
+        ("grep -q test src/a.txt", None),
+        ("./check.sh", "check.sh"),
+        ("sh checks/run.sh", "checks/run.sh"),
+        ("python -m pytest -q test", "test"),
+        ("test -d tests", "tests"),
+        ("time env A=1 python -m unittest", "tests"),
+    ],
+)
+def test_a_word_of_a_command_is_taken_for_a_path_only_where_it_is_one(
+    found: Lint, command: str, judged: str | None
+) -> None:
+    text = SOLID.replace("python -m pytest -q tests, parse: pytest", json.dumps(command))
+    text = text.replace('["src/**"]', '["**"]').replace(', forbid: ["tests/**"]', "")
+    hits = [finding for finding in found(text) if finding.code == "writable-check"]
+    assert [finding.message.split()[3].rstrip(",") for finding in hits] == ([judged] if judged else [])
 
 
 def test_only_static_evidence_is_a_warning_and_a_gap(found: Lint) -> None:

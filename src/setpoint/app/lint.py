@@ -240,19 +240,36 @@ def _sealed_runs(task: Task, _: Tier | None) -> Iterator[_Raw]:
             )
 
 
+_TEST_FOLDERS: Final = ("tests", "specs", "checks", "testing")
+_TEST_PART: Final = re.compile(r"(^|/)(tests?|specs?|checks?|testing)(/|$|[._-])")
+_SCRIPT: Final = re.compile(r"\.(py|sh|js|ts|rb|pl)$")
+_BEFORE_A_PROGRAM: Final = re.compile(r"if|then|else|elif|do|while|until|time|exec|env|command|\w+=.*")
+_RUNNER: Final = re.compile(r"\b(pytest|py\.test|tox|nox|unittest)\b")
+_SUBCOMMANDS: Final = re.compile(
+    r"make|just|cargo|go|npm|pnpm|yarn|mix|rake|gradlew?|mvn|dotnet|bazel|meson|ninja|uv|poetry"
+)
+
+
 def _judged_paths(command: str) -> list[str]:
     """Words of a command that look like paths of tests or scripts inside the workspace."""
-    # The first word of each simple command is a program (`test -f x`), not a path that is judged.
-    arguments = re.sub(r"(^|[;&|(]\s*|\b(?:then|do|else|if|while|!)\s+)[\w./-]+", r"\1", command)
-    words = re.findall(r"[\w.@%+=:,/-]+", arguments)
-    looks = [
-        word.removeprefix("./")
-        for word in words
-        if re.search(r"(^|/)(tests?|spec|specs|check|checks|testing)(/|$|[._-])|\.(py|sh|js|ts|rb|pl)$", word)
-        and not word.startswith(("-", "/", "$"))
-    ]
-    runner = re.search(r"\b(pytest|tox|nox|unittest)\b", command)
-    return list(dict.fromkeys(looks)) or (["tests"] if runner else [])
+    found: list[str] = []
+    for simple in re.split(r"[;&|()\n]+", command):
+        words = re.findall(r"[$\w.@%+=:,/-]+", simple)
+        while words and _BEFORE_A_PROGRAM.fullmatch(words[0]):
+            words.pop(0)
+        folders = _TEST_FOLDERS if not any(_SUBCOMMANDS.fullmatch(word) for word in words[:1]) else ()
+        if _RUNNER.search(simple):
+            folders = ("test", "spec", "check", *_TEST_FOLDERS)
+        found += [word.removeprefix("./") for word in words[:1] if "/" in word and _looks_judged(word, ())]
+        found += [word.removeprefix("./") for word in words[1:] if _looks_judged(word, folders)]
+    return list(dict.fromkeys(found)) or (["tests"] if _RUNNER.search(command) else [])
+
+
+def _looks_judged(word: str, folders: tuple[str, ...]) -> bool:
+    """``folders``: words that name one even without a slash. `test` mostly is a program or a subcommand."""
+    if word.startswith(("-", "/", "$")):
+        return False
+    return word in folders or bool(re.search(r"[/.]", word) and (_TEST_PART.search(word) or _SCRIPT.search(word)))
 
 
 def _writable(task: Task, path: str) -> bool:
