@@ -79,6 +79,9 @@ UNIT = "    - {id: unit, run: python -m pytest -q tests, parse: pytest}\n"
         ("observe: {}", "observe: {redact: ['(a+)+b']}", "slow-redaction", 10),
         ("observe: {}", "observe: {}\n  models: ['openai:gpt']", "price-unknown", 5),
         ("observe: {}", "observe: {}\n  policy: {approve: [{when: 'true', by: [ops]}]}", "approvals-refuse", 11),
+        ("observe: {}", "observe: {}\n  policy: {on_stall: [next_model, narrow]}", "no-effect-yet", 11),
+        ("observe: {}", "observe: {}\n  policy: {drift: propose}", "no-effect-yet", 11),
+        ("observe: {}", "observe: {}\n  policy: {drift: heal}", "no-effect-yet", 11),
         ("text: g", "text: Fix it. Do not change the public API.", "rule-in-words-only", 5),
     ],
 )

@@ -73,6 +73,7 @@ def lint(task: Task, *, locate: Locate | None = None, tier: Tier | None = None) 
         _authority,
         _secrets,
         _approvals,
+        _without_effect,
         _budget,
         _environment,
         _redaction,
@@ -403,8 +404,25 @@ def _approvals(task: Task, _: Tier | None) -> Iterator[_Raw]:
             "approvals-refuse",
             "warning",
             ("spec", "policy", "approve", index),
-            "signed approvals are not collected by this version: a call for which the rule holds is refused",
+            "signed approvals are not in this release: nobody is asked, a call for which the rule holds is refused",
             "expect a refusal where the rule applies, or leave the action off the list",
+        )
+
+
+def _without_effect(task: Task, _: Tier | None) -> Iterator[_Raw]:
+    """What may be written, and does nothing in this release."""
+    policy = task.policy
+    for index, step in enumerate(policy.on_stall):
+        if step == "narrow":
+            message = "`narrow` has no effect in this release: it is passed over"
+            yield "no-effect-yet", "warning", ("spec", "policy", "on_stall", index), message, "use next_model or ask"
+    if policy.drift != "detect":
+        yield (
+            "no-effect-yet",
+            "warning",
+            ("spec", "policy", "drift"),
+            f"`drift: {policy.drift}` has no effect in this release: nothing watches a converged state or puts it back",
+            "write detect, and ask with `setpoint diff`, from a timer for example; `converge` goes back",
         )
 
 

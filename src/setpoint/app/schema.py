@@ -424,20 +424,21 @@ def _policy() -> Schema:
             ),
             "stall_after": _count("Savepoints without progress before the loop goes another way.", 4, 1, 1000),
             "on_stall": _strings(
-                "What is tried then, in order.",
+                "What is tried then, in order. narrow has no effect in this release: it is passed over.",
                 {"enum": ["next_model", "narrow", "ask"]},
                 example=["next_model", "narrow", "ask"],
                 default=["next_model"],
             ),
             "approve": {
                 "type": "array",
-                "description": "Calls that wait for people.",
+                "description": "Calls that wait for people. In this release nobody can, so such a call is refused.",
                 "items": _approval(),
                 "default": [],
                 "examples": [[{"when": "effect == 'irreversible'", "by": ["ops"], "quorum": 1, "expires": "24h"}]],
             },
             "drift": _choice(
-                "When a converged state has moved: report it, propose a way back, or go back.",
+                "When a converged state has moved: report it, propose a way back, or go back. In this release it is "
+                "only reported, by `setpoint diff`, whatever stands here.",
                 ("detect", "propose", "heal"),
                 "detect",
             ),
