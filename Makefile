@@ -5,13 +5,14 @@ BIN    := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check bench real clean
+.PHONY: help demo test test-long check docs bench real clean
 
 help:
 	@echo "make demo       install, then play the three-turn story offline"
 	@echo "make test       install what tests need, run the default suite"
 	@echo "make test-long  the crash sweeps, power-loss sweep and real repositories too"
-	@echo "make check      linters, types, import layers, then the default suite"
+	@echo "make check      linters, types, import layers, generated pages, then the default suite"
+	@echo "make docs       write the reference pages anew, from the code"
 	@echo "make bench      benchmarks against peers (installs them), writes docs/benchmarks.md"
 	@echo "make real       three tasks on real published packages (needs the package index once)"
 
@@ -40,7 +41,11 @@ check: $(STAMPS)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m pytest
+
+docs: $(STAMPS)/dev
+	$(BIN)/python docs/generate.py
 
 bench: $(STAMPS)/bench
 	$(BIN)/python benchmarks/run.py
