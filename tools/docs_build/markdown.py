@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
-_POINTER = re.compile(r"\s*\((?:CASES|DEFINITIONS|INTERFACE|NUMBERS|SANDBOX|MODELS|DESIGN|SCALE)\b[^)]*\)")
 WRITTEN = "<!-- Written by `make docs` from {source}. Change the source, not this page. -->"
 
 
@@ -30,10 +28,5 @@ def code(text: str) -> str:
 
 
 def prose(docstring: str | None) -> str:
-    """A docstring as Markdown: double back-quotes become single ones; pointers to pages of the makers go."""
-    text = (
-        _POINTER.sub("", docstring or "")
-        .replace("that of INTERFACE section 4", "the command's")
-        .replace(" of INTERFACE section 4", "")
-    )
-    return text.strip().replace("``", "`")
+    """A docstring as Markdown: double back-quotes become single ones."""
+    return (docstring or "").strip().replace("``", "`")

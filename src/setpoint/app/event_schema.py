@@ -21,7 +21,7 @@ Schema = dict[str, Any]
 
 
 def event_schema() -> Schema:
-    """One event envelope of INTERFACE section 5; ``data`` by ``type``, one closed alternative for each (R171)."""
+    """One event envelope (docs/reference/events.md); ``data`` by ``type``, one closed alternative for each (R171)."""
     _, components = msgspec.json.schema_components(EVENT_TYPES.values(), ref_template=_REF)
     envelope: Schema = {
         "stream": {"type": "string", "minLength": 1, "description": "The log it lies in."},

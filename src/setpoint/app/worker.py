@@ -66,7 +66,7 @@ WATCH_INTERVAL_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a pursuit came to. ``exit_code`` is that of INTERFACE section 4."""
+    """What a pursuit came to. ``exit_code`` is what the command line returns: docs/reference/exit-codes.md."""
 
     trajectory_id: str
     record: Record

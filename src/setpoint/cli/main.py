@@ -23,7 +23,7 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; returns the exit code of INTERFACE section 4 and never raises."""
+    """Run one command line; returns the exit code (docs/reference/exit-codes.md) and never raises."""
     words = list(sys.argv[1:] if argv is None else argv)
     prepare_streams()
     try:

@@ -1,4 +1,4 @@
-"""Stages of a budget (DEFINITIONS 12), and what a person added to its ceilings."""
+"""Stages of a budget (docs/reference/limits.md), and what a person added to its ceilings."""
 
 from __future__ import annotations
 

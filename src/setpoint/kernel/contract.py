@@ -22,7 +22,7 @@ DriftPolicy = Literal["detect", "propose", "heal"]
 
 
 class Level(enum.IntEnum):
-    """Evidence levels in order of strength (DESIGN section 9). A judge model adds none.
+    """Evidence levels in order of strength (docs/explanation/evidence.md). A judge model adds none.
 
     ``PROOF`` means here: every input of a declared finite domain was run and judged. It is a proof over that domain,
     and over nothing else.

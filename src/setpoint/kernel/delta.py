@@ -1,4 +1,4 @@
-"""delta = desired - actual, itemised; and progress as a tuple compared lexicographically (DESIGN section 2)."""
+"""delta = desired - actual, itemised; and progress as a tuple compared lexicographically (docs/explanation/loop.md)."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ says what is known of the effect: ``not_sent``, ``settled`` or ``in_doubt``. Ret
 Answers (refusals, holds, truncated output) are values, not faults; bugs are failed assertions.
 
 A message says what happened with its values, what it means for the task, and what to do next.
-``exit_code`` is what the command line returns (INTERFACE section 4).
+``exit_code`` is what the command line returns (docs/reference/exit-codes.md).
 """
 
 from __future__ import annotations

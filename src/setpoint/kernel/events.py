@@ -373,7 +373,7 @@ class Certified(Event, frozen=True):
 
 
 class Finished(Event, frozen=True):
-    """Terminal. ``state`` is COMPLETED | FAILED | CANCELLED; ``code`` the exit code of INTERFACE section 4."""
+    """Terminal. ``state`` is COMPLETED | FAILED | CANCELLED; ``code`` the exit code (docs/reference/exit-codes.md)."""
 
     state: str
     reason: str

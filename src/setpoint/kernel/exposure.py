@@ -66,9 +66,9 @@ WRITING_TOOLS: Final = ("shell_exec", "file_edit", "file_write")
 
 HORIZON_LONG: Final = 30
 """Turns up to which visible checks are enough; the default budget. At 0.97 a step, 23 steps already fail more often
-than not (NUMBERS N05), so beyond this `lint` asks for a sealed check."""
+than not, so beyond this `lint` asks for a sealed check."""
 HORIZON_SEALED: Final = 100
-"""Turns from which a sealed check is required: minutes to hours, where errors compound (DEFINITIONS 8)."""
+"""Turns from which a sealed check is required: minutes to hours, where errors compound."""
 
 
 @dataclass(frozen=True, slots=True)

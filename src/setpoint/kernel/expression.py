@@ -1,6 +1,6 @@
 """CEL expressions: compiled when the task is read, evaluated over facts, and closed on failure.
 
-CEL is a library (DESIGN section 11: no home-made expression language). It cannot loop for ever, reads nothing but the
+CEL is a library (no home-made expression language). It cannot loop for ever, reads nothing but the
 variables it is given, and is deterministic, which is why it may live in the kernel.
 
 ``evaluate`` answers True, False or ExprError. A missing field, a type that does not fit, an overflow, a result that is

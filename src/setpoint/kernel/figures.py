@@ -1,6 +1,6 @@
 """Figures of the field that decisions and reports rest on: what a waiting session holds, how often to checkpoint. Pure.
 
-Exact integers where the quantity is a count of bytes; the worked values of NUMBERS N07, N08 and B20 are tests.
+Exact integers where the quantity is a count of bytes; worked values are in tests/kernel/test_figures.py.
 """
 
 from __future__ import annotations

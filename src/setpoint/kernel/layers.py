@@ -1,4 +1,4 @@
-"""The state that stands, seen in four ordered layers (DEFINITIONS 17). Pure; a report, never a verdict of its own.
+"""The state that stands, seen in four ordered layers. Pure; a report, never a verdict of its own.
 
 - *syntactic*: what was made is well-formed (checks of level static that run something).
 - *execution*: it behaves (checks that run code at level visible or above, probes, oracles).

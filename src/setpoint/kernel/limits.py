@@ -43,7 +43,7 @@ RETRY_AFTER_MS_MAX: Final = 300_000
 # Progress
 
 REPEAT_MAX: Final = 3
-"""The third identical (action, state, outcome) is refused (CASES C1)."""
+"""The third identical (action, state, outcome) is refused: the same on the same cannot end otherwise."""
 RATE_CALLS_MAX: Final = 60
 """Calls a rate may allow in its window: one a second a minute. The record keeps as many times, 8 bytes each."""
 RECENT_ACTIONS_MAX: Final = 24
@@ -91,7 +91,7 @@ PATHS_RECORDED_MAX: Final = 50
 CHECK_OUTPUT_BYTES_MAX: Final = 256 * 1024
 """Output of a check that is kept for its parser: a report of some thousand tests."""
 
-# Budget stages (DEFINITIONS 12), in thousandths
+# Budget stages, in thousandths
 
 STAGE_STEER: Final = 700
 """From here the prompt asks for the smallest change that finishes; a request, not a guarantee."""

@@ -54,7 +54,7 @@ class ChangeSet:
 
 
 def change_facts(changes: ChangeSet) -> list[dict[str, Any]]:
-    """The change set as expressions and probes see it (INTERFACE section 1, variable ``changes``)."""
+    """The change set as expressions and probes see it (their variable ``changes``)."""
     return [
         {
             "path": change.path,

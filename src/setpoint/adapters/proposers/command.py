@@ -1,4 +1,4 @@
-"""``command:PROGRAM ARGS``: any program that speaks JSON lines (INTERFACE section 3).
+"""``command:PROGRAM ARGS``: any program that speaks JSON lines (docs/how-to/models.md).
 
 The program is started for the first proposal and kept. It reads one line for each proposal,
 

@@ -1,4 +1,4 @@
-"""A script of proposals, read from YAML strictly (INTERFACE section 3).
+"""A script of proposals, read from YAML strictly (docs/how-to/models.md).
 
 Every problem is reported at once as ``file:line:column: what``, with the nearest valid name. Values keep what was
 written: money is decimal text until it is whole micro-dollars, and scalars that YAML 1.1 would turn into something

@@ -237,5 +237,5 @@ def _weigh(cases: list[dict[str, Any]], outcomes: list[dict[str, Any]], said: li
     if not wrong:
         return Judgement.passing(counts)
     # Distance 1, not the number: the inputs are drawn anew for every state, so their number wrong is chance, and a
-    # lucky draw must not look like progress (CASES C2).
+    # lucky draw must not look like progress.
     return Judgement.failing(f"{wrong} of {len(cases)} cases are wrong", 1, counts, bounded(failures))

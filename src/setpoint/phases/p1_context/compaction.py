@@ -1,7 +1,7 @@
 """Make it fit: drop settled observations, then shorten files, then drop the map; the anchors stay.
 
 The ladder is deterministic and ends: each rung removes something or the next rung is taken, and when the anchors
-alone do not fit the answer is ContextTooLarge with the part, its size and the limit (CASES E1, E3), never a loop.
+alone do not fit the answer is ContextTooLarge with the part, its size and the limit, never a loop.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Usage4:
 
     @property
     def rho(self) -> int:
-        """The largest: the binding dimension (DEFINITIONS 12)."""
+        """The largest: the binding dimension."""
         return max(self.turns, self.tokens, self.usd, self.wall)
 
     @property

@@ -3,7 +3,7 @@
 Invariants:
 
 - Total: ``parse_reply`` returns for every ``Reply``; it never raises and never repairs. What is not exactly a call is
-  a complaint that names its place by a JSON pointer and keeps the original error (CASES Q1).
+  a complaint that names its place by a JSON pointer and keeps the original error.
 - A reply that was cut by length holds no call, however complete its calls look (R087).
 - Only calls are read. Thought, text and anything a model says about usage have no effect (R108, R114, R233).
 - What is accepted is plain JSON with string keys, no lone surrogates, numbers that are finite and integers that fit

@@ -1,4 +1,4 @@
-"""The built-in tools: names, schemas and effect classes (INTERFACE section 2).
+"""The built-in tools: names, schemas and effect classes (docs/reference/tools.md).
 
 The class comes from here, never from the caller (law L8). What is not in the task's allow-list does not exist for the
 model.
@@ -189,7 +189,7 @@ def is_read_only(arguments: Mapping[str, Any]) -> bool:
     """Whether a shell_exec call is one simple command from the read-only list, without shell metacharacters.
 
     A convenience for the restricted stage and read-only grants. It is never the lock itself: the sandbox stages
-    every write whatever this says (CASES H5). Every doubt is a no.
+    every write whatever this says. Every doubt is a no.
     """
     argv = arguments.get("argv")
     words = _plain_words(str(arguments.get("command", ""))) if argv is None else [str(word) for word in argv]

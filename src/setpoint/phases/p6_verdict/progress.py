@@ -1,7 +1,7 @@
 """Loops and stalls: when a route leads nowhere, and what is tried next. Pure.
 
-Progress is the delta tuple of savepoints against the best one so far, whatever the arguments of the calls were
-(CASES C2): cosmetic changes, A-B-A-B and empty results all leave the tuple where it was.
+Progress is the delta tuple of savepoints against the best one so far, whatever the arguments of the calls
+were: cosmetic changes, A-B-A-B and empty results all leave the tuple where it was.
 """
 
 from __future__ import annotations
