@@ -1,9 +1,9 @@
 """``replay:FILE``: the replies of a recorded trajectory, in order.
 
 The file is an export of one stream, one event envelope a line (docs/reference/events.md), or a certificate, which
-holds the same events and the payloads of long replies besides. ``ModelReplied`` becomes the same reply again, with its recorded
-usage, and ``ModelFailed`` the same fault, so that the loop takes the same road. What the loop makes of them is judged
-anew; for a proof that nothing differs there is ``setpoint replay --strict``.
+holds the same events and the payloads of long replies besides. ``ModelReplied`` becomes the same reply again, with its
+recorded usage, and ``ModelFailed`` the same fault, so that the loop takes the same road. What the loop makes of them
+is judged anew; for a proof that nothing differs there is ``setpoint replay --strict``.
 
 Stateless like a script: the position is ``Context.cursor``.
 """
