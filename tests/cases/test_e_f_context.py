@@ -49,7 +49,7 @@ def test_e1_a_route_whose_window_the_pinned_parts_exceed_ends_as_stalled_context
 
 def test_e2_the_log_grows_linearly_and_holds_no_prompt(case: Case) -> None:
     """E2: steps of 5 KB; prompts are content-addressed parts, not copies."""
-    turns = 40
+    turns = 30
     case.files({f"src/noise{n}": f"{n}" * 5000 for n in range(3)})
     outcome = case.converge(
         *[say(shell(f"head -c 5000 /dev/zero | tr '\\0' x; echo {n} > src/other")) for n in range(turns)],
