@@ -33,8 +33,8 @@ from setpoint.kernel.contract import (
 from setpoint.kernel.errors import ProposerFault
 from setpoint.kernel.events import LeaseClaimed, TaskAccepted
 from setpoint.kernel.proposal import Reply
+from setpoint.kernel.record import Record
 from setpoint.kernel.ruling import Permit
-from setpoint.kernel.trajectory import Record
 from setpoint.phases.p3_gate.tools import Tool
 from setpoint.phases.p4_dispatch.outcome import Outcome, completed
 from setpoint.ports.log import Head, Lease

@@ -91,15 +91,24 @@ CPU after import for {int(results["resume"][0]["events"]):,} events. The wall cl
 - A turn of ours is compared with two recorded steps of a peer, because that is what it records. A peer that is used
   for one bare step a turn, or that keeps no list of messages, does less and costs less; the second table of part a has
   those ratios.
+- DBOS stores less than half of our bytes: two results a turn, without rulings, hashes or a chain. Peers hold no
+  authorization and no evidence at all; what they would cost with them was not measured.
 - The peers are general: LangGraph keeps every version of its state and DBOS runs on Postgres as well. Some of what they
   spend buys things that are not used here.
 - With a real model a turn takes seconds and none of this is felt by one agent. It is felt when one machine runs
   hundreds, when a log is kept for years, and when a crash has to be cheap.
 - Where the disk is slow the sync decides: then the ratio of turns a second tends to the ratio of syncs, whatever the
   CPU.
+- At the usual priority on a busy machine part a may fail: a process that sleeps once a turn comes back to cold caches,
+  and the less a turn costs, the larger the part of it that is. `make bench` asks for real-time priority, for all sides
+  alike, and gets it only as root.
+- Every 50th turn a snapshot of the record is written between two turns, with a sync of its own; it is in *syncs a turn*
+  and in the CPU, and not in *waits between reply and effect*.
 - A trajectory that is alone in its process writes its commits on its own thread, so the event loop stands still for the
   length of one sync, unless the last one took longer than 10 ms.
 - {_sync_words(results)}
+- Parts a, c and d stand on the real engine, gate and store with stand-ins for workspace, sandbox, verifier and model;
+  part b on the real workspace and sandbox without the engine.
 - Part b measures `true`, which changes nothing. A change costs what its files cost to digest and to sync.
 - The first opening of a repository reads all of it once (part b says how long); it is not part of a transaction.
 
@@ -109,7 +118,7 @@ CPU after import for {int(results["resume"][0]["events"]):,} events. The wall cl
 make bench
 ```
 
-installs the peers into the project's environment and takes about ten minutes. `python benchmarks/run.py --help` names
+installs the peers into the project's environment and takes five to ten minutes. `python benchmarks/run.py --help` names
 the rest: another disk, more rounds, what every process printed as JSON. Each measurement is a small program in
 `benchmarks/` that can be run by itself.
 """
@@ -259,7 +268,8 @@ exact diff, keep it as a savepoint; the CPU is of this process, of all children 
 
 {_markdown(("what", "CPU, median", "wall clock, this / plain"), rows)}
 
-The first opening scans the repository once, for the digest of the base: {found["open_cpu_ms_small"]:.0f} ms of CPU for
+The wall clock is mostly the kernel making and taking down namespaces. The first opening scans the repository once, for
+the digest of the base: {found["open_cpu_ms_small"]:.0f} ms of CPU for
 100 files, {found["open_cpu_ms_large"] / 1000:.1f} s for 100,000. It happens once a trajectory."""
 
 
