@@ -58,7 +58,8 @@ from setpoint.kernel.events import (
     TurnStarted,
     encode,
 )
-from setpoint.kernel.trajectory import Record, fold
+from setpoint.kernel.record import Record
+from setpoint.kernel.trajectory import fold
 from setpoint.phases.p5_evidence.implicit import IMPLICIT
 from setpoint.phases.p6_verdict.certificate import Statement, Uncertifiable, build_statement
 from setpoint.ports.log import ZERO_HASH, Stored

@@ -20,7 +20,7 @@ from setpoint.kernel import exposure as kernel_exposure
 from setpoint.kernel import globs as kernel_globs
 from setpoint.kernel.contract import Level
 from setpoint.kernel.proposal import Call, RawCall, Reply
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 from setpoint.phases.p2_proposal.parse import parse_reply
 from setpoint.phases.p3_gate.tools import BUILTIN
 from setpoint.phases.p5_evidence import implicit as theirs

@@ -23,7 +23,7 @@ from setpoint.app.manifest import load_task
 from setpoint.app.runtime import Outcome, Runtime, open_runtime
 from setpoint.certificate.verify import content
 from setpoint.kernel.events import Event, ModelReplied
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 
 
 def die() -> None:

@@ -16,7 +16,7 @@ from setpoint.engine.reconcile import converge
 from setpoint.engine.recovery import settle
 from setpoint.kernel.contract import Task
 from setpoint.kernel.events import Event, LeaseClaimed, TaskAccepted, decode
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 from setpoint.phases.p3_gate.tools import BUILTIN
 from setpoint.phases.p4_dispatch.run import dispatch
 from setpoint.ports.log import Lease, Log

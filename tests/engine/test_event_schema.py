@@ -72,7 +72,7 @@ def test_every_event_of_a_run_fits_and_any_misfit_is_found(written: list[dict[st
 
 
 def test_a_plan_fits_its_schema() -> None:
-    from setpoint.kernel.trajectory import Record
+    from setpoint.kernel.record import Record
 
     plan = msgspec.json.decode(plan_of(Record(trajectory_id="t"), "").encode())
     assert PLAN.is_valid(plan) and not PLAN.is_valid(plan | {"extra": 1}) and set(plan) == set(Plan.__struct_fields__)

@@ -12,7 +12,8 @@ from setpoint.kernel.contract import Rate, ToolGrant
 from setpoint.kernel.diagnostics import Diagnostic
 from setpoint.kernel.events import Authorized, ControlApplied, Refused, ToolIntent, ToolResult
 from setpoint.kernel.limits import RATE_CALLS_MAX
-from setpoint.kernel.trajectory import Record, Spent, fold
+from setpoint.kernel.record import Record, Spent
+from setpoint.kernel.trajectory import fold
 from setpoint.phases.p3_gate.gate import Facts, rule
 from setpoint.phases.p3_gate.tools import BUILTIN
 from setpoint.testing import Crash, CrashingLog, FakeClock, ScriptedReplies, call, reply

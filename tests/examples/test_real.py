@@ -52,9 +52,7 @@ def test_a_task_has_sealed_and_held_out_checks_and_protects_the_tests(name):
     assert done["golden"]["level"] == done["heldout"]["level"] == "sealed"
     assert done["heldout"]["oracle"] and done["heldout"]["disclose"] == "verdict"
     assert done["own-suite"]["parse"] == "pytest"
-    assert facts(name)["own_suite"]["target"] in {
-        pattern.removesuffix("/**") for pattern in spec["goal"]["forbid"]
-    }
+    assert facts(name)["own_suite"]["target"] in {pattern.removesuffix("/**") for pattern in spec["goal"]["forbid"]}
     assert "tests-untouched" in {invariant["id"] for invariant in spec["invariants"]}
 
 
@@ -64,9 +62,7 @@ def test_a_proposer_that_is_started_again_gives_the_same_answers(name, program):
     turns = list(range(1, 11))
     in_one_life = answers(name, program, turns)
     assert len(in_one_life) == len(turns)
-    assert [answers(name, program, [turn])[0] for turn in (1, 4, 7, 10)] == [
-        in_one_life[i] for i in (0, 3, 6, 9)
-    ]
+    assert [answers(name, program, [turn])[0] for turn in (1, 4, 7, 10)] == [in_one_life[i] for i in (0, 3, 6, 9)]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

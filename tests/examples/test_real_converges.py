@@ -99,9 +99,7 @@ def test_the_honest_proposer_converges_to_exactly_the_fix(bench: Path, name: str
     assert outcome.record.turn == facts(name)["proposer_turns"]
     after = tree(package)
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-    assert {path: hashlib.sha256(after[path][1]).hexdigest() for path in changed} == facts(name)[
-        "fixed_files"
-    ]
+    assert {path: hashlib.sha256(after[path][1]).hexdigest() for path in changed} == facts(name)["fixed_files"]
     wanted = facts(name)["own_suite"]
     assert own_suite(package, wanted.pop("target")) == {key: count for key, count in wanted.items() if count}
 

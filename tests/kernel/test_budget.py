@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.kernel.contract import Budget
-from setpoint.kernel.trajectory import Record, Spent
+from setpoint.kernel.record import Record, Spent
 from setpoint.phases.p1_context.continuation import Go, Projected, Stop, may_continue, project, usage
 from setpoint.ports.proposer import RouteLimits
 

@@ -19,7 +19,7 @@ from setpoint.kernel.contract import (
 )
 from setpoint.kernel.disclosure import disclosed_data, disclosed_line, disclosed_word
 from setpoint.kernel.events import Item
-from setpoint.kernel.trajectory import EvidenceLine
+from setpoint.kernel.record import EvidenceLine
 
 SECRET = "assert parse('-1.0') == 5.0"
 LINE = EvidenceLine(

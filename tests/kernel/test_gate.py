@@ -17,8 +17,8 @@ from setpoint.kernel.contract import ApprovalRule, Environment, Goal, Policy, Ta
 from setpoint.kernel.events import Item
 from setpoint.kernel.keys import digest, short_digest
 from setpoint.kernel.proposal import Call, Malformed, RawCall, Reply
+from setpoint.kernel.record import Record, Seen
 from setpoint.kernel.ruling import Hold, Permit, Refusal, RefusalReason
-from setpoint.kernel.trajectory import Record, Seen
 from setpoint.phases.p2_proposal.parse import parse_reply
 from setpoint.phases.p3_gate.gate import Facts, effect_of, legal_tools, refuse_blocked, rule
 from setpoint.phases.p3_gate.tools import BUILTIN, blast_radius

@@ -21,7 +21,7 @@ from setpoint.kernel.contract import (
 )
 from setpoint.kernel.events import Refused, Routed
 from setpoint.kernel.layers import LAYERS, boundary_attempts, layers
-from setpoint.kernel.trajectory import EvidenceLine, Record, Spent
+from setpoint.kernel.record import EvidenceLine, Record, Spent
 
 PARSES = Invariant("parses", RunCheck("compile"), level=Level.STATIC)
 UNIT = Criterion("unit", RunCheck("pytest"), Level.VISIBLE)

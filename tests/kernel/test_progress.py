@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from setpoint.kernel import limits
 from setpoint.kernel.contract import Policy
 from setpoint.kernel.errors import ProposerFault
-from setpoint.kernel.trajectory import Record, Seen
+from setpoint.kernel.record import Record, Seen
 from setpoint.phases.p2_proposal.routing import NextRoute, NoRoute, Retry, after_failure
 from setpoint.phases.p6_verdict.progress import Backtrack, NoStall, Steer, judge_progress
 

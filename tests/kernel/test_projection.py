@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from setpoint.kernel import limits
 from setpoint.kernel.contract import Level
 from setpoint.kernel.events import DeltaMeasured, EvidenceRecorded, FailureItem, Item, Ref
-from setpoint.kernel.trajectory import Record, Shown, fold
+from setpoint.kernel.record import Record, Shown
+from setpoint.kernel.trajectory import fold
 from setpoint.phases.p1_context.compaction import ContextTooLarge, clamp
 from setpoint.phases.p1_context.framing import frame
 from setpoint.phases.p1_context.projection import FileCopy, estimate_tokens, project, surroundings

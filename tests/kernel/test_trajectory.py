@@ -32,7 +32,8 @@ from setpoint.kernel.events import (
     TurnEnded,
     TurnStarted,
 )
-from setpoint.kernel.trajectory import _FOLDS, Record, fold
+from setpoint.kernel.record import Record
+from setpoint.kernel.trajectory import _FOLDS, fold
 from setpoint.kernel.transitions import LEGAL, STATES, TERMINAL, is_legal
 
 from . import strategies

@@ -10,7 +10,7 @@ import msgspec
 from setpoint.kernel.errors import ProposerFault, UsageFault
 from setpoint.kernel.events import Item, ModelReplied, decode
 from setpoint.kernel.proposal import Reply
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 from setpoint.ports.log import Log
 from setpoint.ports.proposer import Context, RouteLimits
 

@@ -1,6 +1,6 @@
 """The runtime: accept a task, pursue it, take it up again, look at it, take it back.
 
-Async first; ``runtime.sync`` has the same verbs for code without a loop. One runtime is one process's view of one
+Async first; ``with open_runtime() as runtime`` has the same verbs for code without a loop. One runtime is one process's view of one
 store; any number of processes may share the store, and a lease with a fencing token makes sure that one trajectory has
 one owner.
 """
@@ -37,7 +37,7 @@ from setpoint.kernel.contract import Task
 from setpoint.kernel.errors import ConflictFault, Fault, IllegalTransition, LeaseLost, UnknownTrajectory, WorkspaceFault
 from setpoint.kernel.events import Undone
 from setpoint.kernel.exposure import require_closure
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 from setpoint.phases.p3_gate.tools import BUILTIN
 from setpoint.phases.p4_dispatch.run import Bench
 from setpoint.ports.clock import Clock
@@ -72,6 +72,14 @@ class Runtime:
     async def close(self) -> None:
         await self.equipment.close()
         await self.log.close()
+
+    def __enter__(self) -> SyncRuntime:
+        return self.sync
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.sync.close()
 
     async def __aenter__(self) -> Runtime:
         return self
@@ -362,10 +370,24 @@ MEASURE_TTL_MS = 86_400_000
 
 
 class SyncRuntime:
-    """The verbs of ``Runtime`` for code without a running event loop."""
+    """The verbs of ``Runtime`` for code without a running event loop: ``with open_runtime() as runtime``.
+
+    Each call runs to its end and returns what the verb of that name returns; leaving the block closes the runtime.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+
+    def __enter__(self) -> SyncRuntime:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        asyncio.run(self._runtime.close())
 
     def converge(self, task: Task, **options: Any) -> Outcome:
         return asyncio.run(self._runtime.converge(task, **options))
@@ -373,13 +395,46 @@ class SyncRuntime:
     def resume(self, trajectory_id: str, **options: Any) -> Outcome:
         return asyncio.run(self._runtime.resume(trajectory_id, **options))
 
+    def recover(self, **options: Any) -> list[Outcome]:
+        return asyncio.run(self._runtime.recover(**options))
+
+    def measure(self, task: Task, **options: Any) -> Record:
+        return asyncio.run(self._runtime.measure(task, **options))
+
+    def plan(self, task: Task, **options: Any) -> Plan:
+        return asyncio.run(self._runtime.plan(task, **options))
+
+    def apply(self, plan: Plan, **options: Any) -> Outcome:
+        return asyncio.run(self._runtime.apply(plan, **options))
+
+    def undo(self, trajectory_id: str, *, by: str) -> CommitReceipt:
+        return asyncio.run(self._runtime.undo(trajectory_id, by=by))
+
+    def rollback(self, trajectory_id: str, savepoint: int, *, by: str) -> Outcome:
+        return asyncio.run(self._runtime.rollback(trajectory_id, savepoint, by=by))
+
+    def fork(self, trajectory_id: str, turn: int, **options: Any) -> str:
+        return asyncio.run(self._runtime.fork(trajectory_id, turn, **options))
+
+    def replay(self, trajectory_id: str) -> Replayed:
+        return asyncio.run(self._runtime.replay(trajectory_id))
+
+    def request(self, trajectory_id: str, action: str, *, by: str, argument: str = "") -> None:
+        self._runtime.request(trajectory_id, action, by=by, argument=argument)
+
+    def record(self, trajectory_id: str) -> tuple[Record, Head]:
+        return self._runtime.record(trajectory_id)
+
+    def trajectories(self) -> list[StreamInfo]:
+        return self._runtime.trajectories()
+
 
 def _no_certificate(p: Pursuit) -> tuple[bytes, str, str]:
     raise AssertionError("a measurement certifies nothing")
 
 
 def open_runtime(store: str | None = None, *, clock: Clock | None = None) -> Runtime:
-    """A runtime to be closed by the caller. StoreFault, UsageFault when the store or the state cannot be used."""
+    """A runtime to be closed by the caller, or used in a ``with`` block, which closes it. StoreFault, UsageFault when the store or the state cannot be used."""
     places = find_places(store)
     places.make()
     used = clock or SystemClock()

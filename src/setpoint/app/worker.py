@@ -45,8 +45,8 @@ from setpoint.kernel.events import (
 )
 from setpoint.kernel.exposure import require_closure, required_level
 from setpoint.kernel.keys import canonical
+from setpoint.kernel.record import Record
 from setpoint.kernel.spelling import encodable
-from setpoint.kernel.trajectory import Record
 from setpoint.phases.p3_gate.tools import BUILTIN
 from setpoint.ports.clock import Clock
 from setpoint.ports.log import Lease, Log

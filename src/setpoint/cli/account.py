@@ -13,7 +13,7 @@ from setpoint.engine.reading import apply
 from setpoint.kernel.conditions import conditions
 from setpoint.kernel.errors import UsageFault
 from setpoint.kernel.events import Event, EvidenceRecorded, Ref, TaskAccepted, decode
-from setpoint.kernel.trajectory import UNKNOWN_PROGRESS, Record
+from setpoint.kernel.record import UNKNOWN_PROGRESS, Record
 from setpoint.kernel.units import parse_duration_ms, parse_usd_micros
 from setpoint.ports.log import Lease, Stored
 

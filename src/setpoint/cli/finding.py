@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from setpoint.app.runtime import Runtime, open_runtime
 from setpoint.kernel.errors import UnknownTrajectory, UsageFault
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 
 PLANNED = "Planned"
 """How a plan's own trajectory ends; it is never meant by "the newest"."""

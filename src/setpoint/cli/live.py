@@ -43,7 +43,7 @@ from setpoint.kernel.events import (
     TurnEnded,
     TurnStarted,
 )
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 from setpoint.ports.log import ZERO_HASH
 
 T = TypeVar("T")

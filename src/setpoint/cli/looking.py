@@ -16,7 +16,7 @@ from setpoint.cli.terminal import exact_line, flush, is_terminal, printable, say
 from setpoint.cli.wording import age, event_said, progress_said
 from setpoint.kernel.errors import LogCorrupt, UsageFault
 from setpoint.kernel.events import EVENT_TYPES, decode
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 from setpoint.ports.log import ZERO_HASH, Stored
 
 FOLLOW_INTERVAL_S = 0.2

@@ -10,7 +10,7 @@ from setpoint.cli import finding
 from setpoint.cli.live import run
 from setpoint.cli.terminal import printable, say, say_json
 from setpoint.kernel.errors import UsageFault
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 
 
 def answer(arguments: Namespace) -> int:

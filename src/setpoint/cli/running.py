@@ -27,7 +27,7 @@ from setpoint.cli.wording import dollars, progress_said, span
 from setpoint.kernel.contract import Task
 from setpoint.kernel.errors import UsageFault
 from setpoint.kernel.events import Event, EvidenceRecorded
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 
 DIFF_BYTES_MAX = 1 << 20
 """A diff is for people; a larger one is cut with a note."""

@@ -12,7 +12,7 @@ from typing import Any
 from setpoint.cli.account import Account, Fact, delta_item
 from setpoint.cli.wording import dollars, progress_said, span
 from setpoint.kernel import events as e
-from setpoint.kernel.trajectory import UNKNOWN_PROGRESS
+from setpoint.kernel.record import UNKNOWN_PROGRESS
 
 
 def turns_of(account: Account, *, texts: bool = False) -> list[dict[str, Any]]:

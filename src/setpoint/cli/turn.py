@@ -9,7 +9,7 @@ from typing import Any
 from setpoint.cli.account import Account, delta_item, progress_of, spent_of
 from setpoint.cli.story import call_said, evidence_said, reply_said, result_said, turns_of
 from setpoint.cli.wording import progress_said
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 
 
 def turn_document(account: Account, number: int, after: Record) -> dict[str, Any]:

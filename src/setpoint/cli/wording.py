@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from setpoint.kernel.events import Event
-from setpoint.kernel.trajectory import UNKNOWN_PROGRESS, Record
+from setpoint.kernel.record import UNKNOWN_PROGRESS, Record
 
 MARKS = {"pass": "✓", "fail": "✗", "missing": "?"}
 

@@ -14,7 +14,7 @@ from setpoint.engine.journal import Scribe
 from setpoint.engine.pursuit import Pursuit
 from setpoint.kernel.budget import Raised
 from setpoint.kernel.events import BudgetRaised, ControlApplied, ControlRequested, Finished, QuestionAnswered
-from setpoint.kernel.trajectory import Control
+from setpoint.kernel.record import Control
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,7 +19,8 @@ from setpoint.engine.reading import read_record
 from setpoint.kernel import limits
 from setpoint.kernel.events import ChangeItem, Event, Ref, encode
 from setpoint.kernel.keys import digest_bytes
-from setpoint.kernel.trajectory import Record, fold
+from setpoint.kernel.record import Record
+from setpoint.kernel.trajectory import fold
 from setpoint.ports.clock import Clock
 from setpoint.ports.log import Draft, Head, Lease, Log
 

@@ -14,7 +14,7 @@ from setpoint.engine.finalize import commit_progress, finish, succeed
 from setpoint.engine.pursuit import Pursuit
 from setpoint.engine.reconcile import baseline, may_continue_now
 from setpoint.engine.turn import run_turn
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 from setpoint.phases.p1_context.continuation import Stop
 
 

@@ -11,8 +11,8 @@ from setpoint.kernel import limits
 from setpoint.kernel.budget import raised_budget
 from setpoint.kernel.contract import Budget, Environment, Task
 from setpoint.kernel.events import SavepointKept
+from setpoint.kernel.record import Record
 from setpoint.kernel.ruling import Permit
-from setpoint.kernel.trajectory import Record
 from setpoint.phases.p1_context.projection import FileCopy, surroundings
 from setpoint.phases.p3_gate.tools import Tool
 from setpoint.phases.p4_dispatch.outcome import Outcome

@@ -25,7 +25,7 @@ from setpoint.kernel.events import (
     Routed,
     Stalled,
 )
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 from setpoint.phases.p1_context.compaction import ContextTooLarge
 from setpoint.phases.p1_context.continuation import Go, Stop, may_continue, project
 from setpoint.phases.p2_proposal.routing import NextRoute, next_route

@@ -15,7 +15,7 @@ from setpoint.engine.turn import measure_again
 from setpoint.kernel import limits
 from setpoint.kernel.errors import IllegalTransition
 from setpoint.kernel.events import RolledBack, RoutesOpened, RouteTerms, TurnEnded
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 from setpoint.ports.proposer import RouteLimits
 
 

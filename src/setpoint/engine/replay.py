@@ -49,8 +49,8 @@ from setpoint.kernel.events import (
 )
 from setpoint.kernel.evidence import Counts, Evidence, Failure
 from setpoint.kernel.proposal import Reply, Usage
+from setpoint.kernel.record import Record
 from setpoint.kernel.ruling import Permit
-from setpoint.kernel.trajectory import Record
 from setpoint.phases.p1_context.projection import FILE_PART, MAP_PART, part_of
 from setpoint.phases.p3_gate.tools import Tool
 from setpoint.phases.p4_dispatch.outcome import Outcome

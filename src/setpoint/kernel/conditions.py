@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 CONDITION_TYPES = (

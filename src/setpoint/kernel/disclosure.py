@@ -11,7 +11,7 @@ from typing import Any
 
 from setpoint.kernel.contract import Criterion, Disclosure, Invariant, OracleCheck, RunCheck, Task
 from setpoint.kernel.events import Item
-from setpoint.kernel.trajectory import EvidenceLine
+from setpoint.kernel.record import EvidenceLine
 
 UNDISCLOSED = "a check that is not disclosed"
 NAMES_IN_NOTE = 4

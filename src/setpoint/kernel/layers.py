@@ -19,7 +19,7 @@ from typing import Final, Literal
 from setpoint.kernel.contract import Criterion, ExprCheck, Invariant, Level, Task
 from setpoint.kernel.delta import Judged
 from setpoint.kernel.events import Event, Refused
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 
 LayerName = Literal["syntactic", "execution", "state delta", "constraints"]
 LAYERS: Final[tuple[LayerName, ...]] = ("syntactic", "execution", "state delta", "constraints")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from setpoint.kernel import limits
 from setpoint.kernel.budget import Stage
 from setpoint.kernel.contract import Budget
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 from setpoint.ports.proposer import RouteLimits
 
 

@@ -20,9 +20,9 @@ from setpoint.kernel import limits
 from setpoint.kernel.contract import Criterion, Invariant, Task
 from setpoint.kernel.disclosure import UNDISCLOSED, disclosed_data, disclosed_line
 from setpoint.kernel.events import Ref
+from setpoint.kernel.record import Record, Shown
 from setpoint.kernel.redaction import redact
 from setpoint.kernel.spelling import one_line
-from setpoint.kernel.trajectory import Record, Shown
 from setpoint.phases.p1_context.compaction import clamp, fit
 from setpoint.phases.p1_context.framing import frame
 from setpoint.ports.proposer import Context, Part, ToolSpec, Zone

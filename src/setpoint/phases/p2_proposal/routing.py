@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from setpoint.kernel import limits
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 
 TRANSIENT = frozenset({"overloaded", "rate_limited", "broken_stream", "timeout"})
 """Worth another try on the same route after a pause; everything else goes to the next route at once."""

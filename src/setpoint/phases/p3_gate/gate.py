@@ -15,8 +15,8 @@ from setpoint.kernel.budget import Stage
 from setpoint.kernel.contract import Rate, Task, ToolGrant
 from setpoint.kernel.keys import short_digest
 from setpoint.kernel.proposal import Call, Malformed
+from setpoint.kernel.record import Record
 from setpoint.kernel.ruling import Effect, Gate, Permit, Refusal, RefusalReason, Ruling
-from setpoint.kernel.trajectory import Record
 from setpoint.kernel.units import format_duration
 from setpoint.phases.p3_gate.approval import check_approval
 from setpoint.phases.p3_gate.reach import check_path, check_preconditions

@@ -15,8 +15,8 @@ from setpoint.kernel.contract import Invariant, Level, ProbeCheck, Task
 from setpoint.kernel.evidence import Evidence, Failure
 from setpoint.kernel.globs import first_match
 from setpoint.kernel.keys import digest
+from setpoint.kernel.record import Record
 from setpoint.kernel.spelling import one_line
-from setpoint.kernel.trajectory import Record
 from setpoint.ports.workspace import ChangeSet
 
 WRITING_TOOLS: Final = ("shell_exec", "file_edit", "file_write")

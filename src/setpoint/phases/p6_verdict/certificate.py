@@ -40,7 +40,8 @@ from setpoint.kernel.events import (
     decode,
 )
 from setpoint.kernel.keys import digest
-from setpoint.kernel.trajectory import Record, fold
+from setpoint.kernel.record import Record
+from setpoint.kernel.trajectory import fold
 from setpoint.ports.log import Stored
 
 RUNTIME_NAME: Final = "setpoint"

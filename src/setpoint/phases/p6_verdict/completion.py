@@ -9,7 +9,7 @@ from setpoint.kernel.contract import Task
 from setpoint.kernel.delta import Progress
 from setpoint.kernel.disclosure import UNDISCLOSED, disclosed_word
 from setpoint.kernel.events import Item
-from setpoint.kernel.trajectory import EvidenceLine
+from setpoint.kernel.record import EvidenceLine
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from setpoint.kernel import limits
 from setpoint.kernel.contract import Policy
-from setpoint.kernel.trajectory import Record
+from setpoint.kernel.record import Record
 
 
 @dataclass(frozen=True, slots=True)
