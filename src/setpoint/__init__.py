@@ -19,7 +19,7 @@ from setpoint.version import VERSION
 
 if TYPE_CHECKING:
     from setpoint.app.manifest import ManifestFault
-    from setpoint.app.runtime import Outcome, Runtime, open_runtime
+    from setpoint.app.runtime import Outcome, Runtime, SyncRuntime, open_runtime
     from setpoint.app.task import Task
     from setpoint.kernel.errors import (
         CertificateInvalid,
@@ -64,6 +64,7 @@ __all__ = [
     "Runtime",
     "SandboxFault",
     "StoreFault",
+    "SyncRuntime",
     "Task",
     "UnknownTrajectory",
     "UsageFault",
@@ -76,6 +77,7 @@ _PLACES = {
     "ManifestFault": "setpoint.app.manifest",
     "Outcome": "setpoint.app.runtime",
     "Runtime": "setpoint.app.runtime",
+    "SyncRuntime": "setpoint.app.runtime",
     "Task": "setpoint.app.task",
     "open_runtime": "setpoint.app.runtime",
 }

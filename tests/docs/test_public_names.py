@@ -10,7 +10,10 @@ import sys
 import pytest
 
 import setpoint
+from setpoint import testing
 from setpoint.kernel import contract, errors
+
+from .repository import ROOT
 
 PUBLIC = ("setpoint", "setpoint.ports", "setpoint.testing")
 HEAVY = ("asyncio", "sqlite3", "yaml", "cryptography", "msgspec", "jsonschema_rs", "cel", "argparse", "http", "ssl")
@@ -101,3 +104,24 @@ def test_the_version_is_that_of_the_package() -> None:
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert setpoint.__version__ == setpoint.VERSION == project["version"]
+
+
+def test_the_runtime_without_a_loop_has_the_same_verbs_and_closes_itself(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("SETPOINT_HOME", str(tmp_path / "home"))
+    verbs = {
+        name
+        for name, value in vars(setpoint.Runtime).items()
+        if inspect.iscoroutinefunction(value) and not name.startswith("_")
+    }
+    assert verbs <= set(dir(setpoint.SyncRuntime))
+    with setpoint.open_runtime() as runtime:
+        assert isinstance(runtime, setpoint.SyncRuntime)
+        assert runtime.trajectories() == []
+        assert runtime.recover() == []
+    with pytest.raises(setpoint.StoreFault, match="closed"):
+        runtime.trajectories()
+
+
+def test_every_name_of_the_test_kit_is_told_in_the_page_on_the_library() -> None:
+    page = (ROOT / "docs" / "how-to" / "use-as-a-library.md").read_text(encoding="utf-8")
+    assert not [name for name in testing.__all__ if f"`{name}`" not in page]

@@ -1,8 +1,8 @@
 """The runtime: accept a task, pursue it, take it up again, look at it, take it back.
 
-Async first; ``with open_runtime() as runtime`` has the same verbs for code without a loop. One runtime is one process's view of one
-store; any number of processes may share the store, and a lease with a fencing token makes sure that one trajectory has
-one owner.
+Async first; ``with open_runtime() as runtime`` has the same verbs for code without a loop. One runtime is one
+process's view of one store; any number of processes may share the store, and a lease with a fencing token makes sure
+that one trajectory has one owner.
 """
 
 from __future__ import annotations
@@ -434,7 +434,10 @@ def _no_certificate(p: Pursuit) -> tuple[bytes, str, str]:
 
 
 def open_runtime(store: str | None = None, *, clock: Clock | None = None) -> Runtime:
-    """A runtime to be closed by the caller, or used in a ``with`` block, which closes it. StoreFault, UsageFault when the store or the state cannot be used."""
+    """A runtime for a ``with`` or ``async with`` block, which closes it.
+
+    StoreFault, UsageFault when the store or the state cannot be used.
+    """
     places = find_places(store)
     places.make()
     used = clock or SystemClock()
