@@ -148,6 +148,8 @@ def _next_step(p: Pursuit, reason: str, message: str) -> None:
             if isinstance(following, NextRoute):
                 p.journal.emit(Routed(route=p.record.models[following.index], index=following.index, reason=reason))
                 return
+        elif step == "narrow":
+            p.journal.emit(Stalled(tier="narrow", reason="NotInThisRelease", message=""))
         elif step == "ask" and p.record.question is None:
             blocking = ", ".join(item.address for item in p.record.items)
             question = f"No progress ({message}). Still open: {blocking}. How shall it go on?"
