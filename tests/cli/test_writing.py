@@ -60,3 +60,19 @@ def test_a_file_of_several_tasks_needs_a_name(shell: Shell):
     shell.lay(TASK + "---\n" + TASK.replace("fix-add", "other"))
     assert "name the one you mean" in shell.run("diff", code=2).stderr
     assert shell.json("diff", "--task", "other")["task"] == "other"
+
+
+def test_lint_and_validate_place_a_task_that_accepts_no_isolation_as_converge_does(shell: Shell):
+    lines = TASK.replace("tier: namespaces", "tier: none").splitlines(keepends=True)
+    shell.lay("".join(line for line in lines if "id: gold" not in line))
+    told = shell.json("validate")["tasks"][0]
+    assert (told["exposure"], told["required_level"]) == ("H=10 S2 A1", "visible")
+    assert not {one["code"] for one in shell.json("lint")["findings"] if one["severity"] == "error"}
+    assert "does not start" not in shell.run("converge", code=None).stderr
+    cache = shell.home / "cache" / "sandbox-probe.json"
+    document = json.loads(cache.read_text())
+    document["found"] |= {"rung": "none", "bwrap": ""}
+    cache.write_text(json.dumps(document))
+    assert shell.json("validate")["tasks"][0]["exposure"] == "H=10 S3 A3"
+    shell.run("lint", code=12)
+    assert "does not start" in shell.run("converge", code=12).stderr

@@ -101,10 +101,10 @@ def _closure(task: Task, tier: Tier | None) -> Iterator[_Raw]:
 # Evidence.
 
 
-def _evidence(task: Task, _: Tier | None) -> Iterator[_Raw]:
+def _evidence(task: Task, tier: Tier | None) -> Iterator[_Raw]:
     if not task.done:
         return
-    exposure = expose(task)
+    exposure = expose(task, tier=tier)
     sealed = any(criterion.level >= Level.SEALED for criterion in task.done)
     if not sealed and required_level(exposure) < Level.SEALED:
         long = f", and {exposure.h} turns leave time to find what satisfies a visible test" * (

@@ -13,10 +13,11 @@ from setpoint.app.explain import explain_tools, template
 from setpoint.app.lint import Finding
 from setpoint.app.lint import lint as lint_task
 from setpoint.app.manifest import Manifest, ManifestFault, open_manifests
+from setpoint.app.places import find_places
 from setpoint.app.schema import schema as schema_of
 from setpoint.cli import taskfile
 from setpoint.cli.terminal import printable, say, say_json, table, talk, write_output
-from setpoint.kernel.contract import Task
+from setpoint.kernel.contract import Task, Tier
 from setpoint.kernel.errors import UsageFault
 from setpoint.kernel.exposure import expose, reached_level, required_level
 from setpoint.phases.p3_gate.tools import BUILTIN
@@ -63,7 +64,7 @@ def validate(arguments: Namespace) -> int:
             raise
         say_json({"valid": False, "file": file, "problems": [_problem(problem) for problem in fault.problems]})
         return EXIT_INVALID
-    tasks = [_validated(manifest.task) for manifest in manifests]
+    tasks = [_validated(manifest.task, _tier_here(manifest.task)) for manifest in manifests]
     if arguments.json:
         say_json({"valid": True, "file": file, "tasks": tasks})
         return 0
@@ -79,8 +80,21 @@ def _problem(problem: Any) -> dict[str, Any]:
     return {name: getattr(problem, name) for name in names}
 
 
-def _validated(task: Task) -> dict[str, Any]:
-    exposure = expose(task)
+def _tier_here(task: Task) -> Tier | None:
+    """What `converge` would find, asked only where it matters: a task that accepts no isolation gets the best there is.
+
+    For every other task the answer is the same on every machine, and none is probed.
+    """
+    if task.environment.tier != "none":
+        return None
+    from setpoint.adapters.sandboxes.probe import probe
+
+    cache = find_places().cache
+    return probe(cache if cache.is_dir() else None).report().tier
+
+
+def _validated(task: Task, tier: Tier | None) -> dict[str, Any]:
+    exposure = expose(task, tier=tier)
     return {
         "name": task.name,
         "digest": task.digest,
@@ -97,7 +111,10 @@ def lint(arguments: Namespace) -> int:
     """Exit 12 when the task would not start, or with ``--closure`` when a required rule is held by words alone."""
     file = taskfile.task_file(arguments)
     manifests = _named(open_manifests(file), arguments.task)
-    found = [(manifest.task, lint_task(manifest.task, locate=manifest.locate)) for manifest in manifests]
+    found = [
+        (manifest.task, lint_task(manifest.task, locate=manifest.locate, tier=_tier_here(manifest.task)))
+        for manifest in manifests
+    ]
     rules = [rule for manifest in manifests for rule in audit(manifest.task)] if arguments.closure else []
     if arguments.json:
         say_json(
