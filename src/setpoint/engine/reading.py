@@ -63,6 +63,4 @@ def _stands_on_its_event(log: Log, trajectory_id: str, checkpoint: Checkpoint) -
     for stored in log.read(trajectory_id):
         if stored.seq == checkpoint.seq:
             return stored.hash == checkpoint.hash
-    raise LogCorrupt(
-        f"the log of {trajectory_id} ends before its checkpoint", stream=trajectory_id, seq=checkpoint.seq
-    )
+    raise LogCorrupt(f"the log of {trajectory_id} ends before its checkpoint", stream=trajectory_id, seq=checkpoint.seq)
