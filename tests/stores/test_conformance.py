@@ -302,9 +302,7 @@ def test_an_event_of_a_megabyte_survives(run):
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
-        st.tuples(
-            st.integers(0, 3), st.integers(0, 4), st.booleans(), st.sampled_from(["", "head", "flush"])
-        ),
+        st.tuples(st.integers(0, 3), st.integers(0, 4), st.booleans(), st.sampled_from(["", "head", "flush"])),
         max_size=40,
     )
 )
@@ -387,9 +385,7 @@ def test_a_lease_is_exclusive_until_it_expires_and_each_claim_raises_the_fence(r
         assert (first.fence, first.owner, first.expires_at_ms) == (1, OWNER, clock.ms + TTL_MS)
         assert log.holder("t-1") == first
         clock.ms += TTL_MS - 1
-        with pytest.raises(
-            LeaseLost, match=r"held by elsewhere/some-boot/4711/1 \(fence 1\) for another 1 ms"
-        ):
+        with pytest.raises(LeaseLost, match=r"held by elsewhere/some-boot/4711/1 \(fence 1\) for another 1 ms"):
             log.claim("t-1", OTHER, TTL_MS)
         clock.ms += 1
         assert log.holder("t-1") is None

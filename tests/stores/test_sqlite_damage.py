@@ -29,9 +29,7 @@ def write(path: str, count: int = 10) -> None:
         lease = begin(log, "before")
         await log.append(lease, EMPTY, drafts("other"))
         lease = begin(log)
-        await log.append(
-            lease, EMPTY, drafts(*map(str, range(1, count + 1))), payloads=[b"p"], checkpoint=b"r"
-        )
+        await log.append(lease, EMPTY, drafts(*map(str, range(1, count + 1))), payloads=[b"p"], checkpoint=b"r")
         await log.close()
 
     asyncio.run(body())
@@ -118,9 +116,7 @@ def test_two_events_that_changed_places_are_found(path):
 
 def test_a_whole_log_moved_to_another_stream_is_found(path):
     write(path)
-    tamper(
-        path, "UPDATE stream SET stream_id='gone' WHERE id=2", "UPDATE stream SET stream_id='t-1' WHERE id=1"
-    )
+    tamper(path, "UPDATE stream SET stream_id='gone' WHERE id=2", "UPDATE stream SET stream_id='t-1' WHERE id=1")
     seen, corrupt = read(path)
     assert (seen, corrupt.seq) == (0, 1)
 
@@ -130,9 +126,7 @@ def test_bytes_cannot_wander_between_fields_under_one_hash(path):
 
     async def body():
         log = SqliteLog(path, Clock())
-        await log.append(
-            begin(log), EMPTY, [Draft(1, "A", b'{"a":"x","data":{"b":"y"}}', "2026-01-01T00:00:00.000Z")]
-        )
+        await log.append(begin(log), EMPTY, [Draft(1, "A", b'{"a":"x","data":{"b":"y"}}', "2026-01-01T00:00:00.000Z")])
         await log.close()
 
     asyncio.run(body())
@@ -177,9 +171,7 @@ def test_an_altered_payload_is_found(path):
     asyncio.run(log.close())
 
 
-@pytest.mark.parametrize(
-    "statement", ["UPDATE checkpoint SET seq=9", "UPDATE checkpoint SET hash=randomblob(32)"]
-)
+@pytest.mark.parametrize("statement", ["UPDATE checkpoint SET seq=9", "UPDATE checkpoint SET hash=randomblob(32)"])
 def test_a_checkpoint_cannot_be_moved(path, statement):
     """R176"""
     write(path)
