@@ -1,10 +1,10 @@
-"""The user's directory is moved or removed while a transaction over it is open."""
+"""The user's directory itself: moved, removed or locked while a transaction over it is open."""
 
 from __future__ import annotations
 
 import pytest
 
-from setpoint.kernel.errors import WorkspaceFault
+from setpoint.kernel.errors import ChangeRejected, WorkspaceFault
 
 from .conftest import Bench
 from .harness import act
@@ -31,3 +31,33 @@ def test_a_workspace_that_is_no_longer_there_is_a_fault_and_nothing_is_lost(benc
     moved.rename(bench.root)
     workspace.commit("c1")
     assert (bench.root / "a").read_text() == "2"
+
+
+@pytest.mark.parametrize("mode", [0o500, 0o300, 0o000])
+def test_an_attempt_that_locks_the_workspace_is_a_change_no_savepoint_may_carry(bench: Bench, mode: int) -> None:
+    """L5: the change is rejected and rolled back; nothing ends."""
+    bench.fill("echo 1 > a")
+    workspace = bench.open()
+    workspace.begin()
+    act(workspace.action_view(), f"import os; open('a', 'w').write('2'); os.chmod('.', {mode})", python=True)
+    with pytest.raises(ChangeRejected, match="locks its owner out"):
+        workspace.changes()
+    workspace.discard()
+    workspace.begin()
+    act(workspace.action_view(), "open('a', 'w').write('3')", python=True)
+    workspace.keep(1)
+    workspace.commit("c1")
+    assert (bench.root / "a").read_text() == "3"
+
+
+def test_a_workspace_its_owner_may_not_write_to_is_looked_at_and_told(bench: Bench) -> None:
+    bench.fill("echo 1 > a")
+    bench.root.chmod(0o555)
+    workspace = bench.open()
+    assert workspace.changes().changes == ()
+    workspace.begin()
+    act(workspace.action_view(), "open('a', 'w').write('2')", python=True)
+    with pytest.raises(WorkspaceFault, match="has mode 0555: its owner may not write to it") as caught:
+        workspace.keep(1)
+    assert not isinstance(caught.value, ChangeRejected)
+    bench.root.chmod(0o755)

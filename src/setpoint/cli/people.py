@@ -9,6 +9,7 @@ from setpoint.app.runtime import Runtime
 from setpoint.cli import finding
 from setpoint.cli.live import run
 from setpoint.cli.terminal import printable, say, say_json
+from setpoint.cli.wording import status
 from setpoint.kernel.errors import UsageFault
 from setpoint.kernel.record import Record
 
@@ -74,7 +75,7 @@ def _ask(arguments: Namespace, action: str, when_owned: str, when_idle: str) -> 
             if when_idle:
                 return name, runtime.record(name)[0], f"nobody works on it now; {when_idle}"
             outcome = await runtime.resume(name)
-            return name, outcome.record, f"it is {outcome.record.state}"
+            return name, outcome.record, f"it is {status(outcome.record, owned=False)}"
 
     name, record, said = run(body())
     if arguments.json:

@@ -200,12 +200,21 @@ def compare(old: MergedDir, new: MergedDir, above: int) -> list[Difference]:
 
 
 def _note_root(comparison: _Comparison, old: MergedDir, new: MergedDir) -> None:
-    """The root directory itself: its mode and attributes."""
+    """The root directory itself: its mode and attributes. ChangeRejected when the change locks its owner out."""
     (old_layer, old_fd), (new_layer, new_fd) = old.top(), new.top()
     before, after = Node(os.fstat(old_fd), old_layer, old_fd), Node(os.fstat(new_fd), new_layer, new_fd)
     kind = _kind_of(b".", before, after)
     if kind is not None:
+        refuse_locked_root(after.st)
         comparison.note(b"", b".", before, after)
+
+
+def refuse_locked_root(st: os.stat_result) -> None:
+    if st.st_mode & 0o700 != 0o700:
+        raise ChangeRejected(
+            f"The workspace itself got mode {stat.S_IMODE(st.st_mode):04o}, which locks its owner out",
+            hint="Leave the workspace directory readable, writable and searchable for its owner.",
+        )
 
 
 def _with_renames(found: list[Difference], old: MergedDir) -> list[Difference]:

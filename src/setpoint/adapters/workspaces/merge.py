@@ -15,10 +15,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from setpoint.adapters.workspaces import copying, moves, objects
-from setpoint.adapters.workspaces.changeset import ENTRIES_MAX
+from setpoint.adapters.workspaces.changeset import ENTRIES_MAX, refuse_locked_root
 from setpoint.adapters.workspaces.moves import Dress, Move, MoveSet
 from setpoint.adapters.workspaces.objects import Ident, join
-from setpoint.kernel.errors import ChangeRejected
+from setpoint.kernel.errors import ChangeRejected, WorkspaceFault
 
 
 @dataclass(slots=True)
@@ -36,9 +36,17 @@ class Plan:
 
 
 def plan(upper_fd: int, staged_fd: int, base_fd: int, new_fd: int) -> Plan:
-    """Plan the merge of the attempt's upper directory. Raises ChangeRejected on what no savepoint may carry."""
+    """Plan the merge of the attempt's upper directory.
+
+    Raises ChangeRejected on what no savepoint may carry, WorkspaceFault when the user's directory is not writable.
+    """
     result = Plan(new_fd)
     new, old = os.fstat(upper_fd), os.fstat(staged_fd)
+    if stat.S_IMODE(new.st_mode) == stat.S_IMODE(old.st_mode) and old.st_mode & 0o700 != 0o700:
+        raise WorkspaceFault(
+            f"The workspace has mode {stat.S_IMODE(old.st_mode):04o}: its owner may not write to it",
+            hint="Nothing can be kept for it. Make it writable (chmod u+rwx), then converge again.",
+        )
     refuse_locked_root(new)
     with (
         objects.opened_dir(upper_fd, b".", ours=True) as upper,
@@ -47,14 +55,6 @@ def plan(upper_fd: int, staged_fd: int, base_fd: int, new_fd: int) -> Plan:
         _dress(result, b"", upper, new, staged, old)
         _merge(result, upper, staged, base_fd, b"", 0)
     return result
-
-
-def refuse_locked_root(st: os.stat_result) -> None:
-    if st.st_mode & 0o700 != 0o700:
-        raise ChangeRejected(
-            f"The workspace itself got mode {stat.S_IMODE(st.st_mode):04o}, which locks its owner out",
-            hint="Leave the workspace directory readable, writable and searchable for its owner.",
-        )
 
 
 def _count(result: Plan, path: bytes, depth: int) -> None:
