@@ -40,6 +40,7 @@ def test_an_id_may_be_begun_and_tr_left_out(toured: Shell):
 
 
 def test_describe_holds_spend_savepoints_commits_and_evidence(toured: Shell):
+    """R219: commits that can be undone are listed with their paths."""
     told = toured.json("describe")
     assert told["spent"]["turns"] == 3
     assert told["budget"]["turns"] == 10
@@ -115,6 +116,7 @@ def test_trace_tells_what_led_to_what(toured: Shell):
 
 
 def test_the_graph_shows_roll_backs_as_edges(toured: Shell):
+    """R111"""
     lines = toured.run("trace", "--graph").stdout.splitlines()
     assert lines[0] == "graph TD"
     assert '  T2 -.->|"rolled back: invariant"| S0' in lines

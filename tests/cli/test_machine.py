@@ -9,6 +9,7 @@ from .conftest import TASK, Shell
 
 
 def test_doctor_tells_tier_limits_domains_store_and_extras(shell: Shell):
+    """R067: the four trust domains and what keeps them apart."""
     told = shell.json("doctor")
     assert told["isolation"]["tier"] == "namespaces"
     assert set(told["isolation"]["limits"]) == {"wall", "cpu", "memory", "pids", "output", "disk"}

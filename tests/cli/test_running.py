@@ -27,6 +27,7 @@ def test_the_tour_converges_and_says_what_happened(toured: Shell):
 
 
 def test_diff_measures_without_a_model_and_without_a_trace(shell: Shell):
+    """R002: what is in the files now is measured, whatever was measured before."""
     shell.lay()
     done = shell.run("diff")
     assert done.stdout.splitlines()[0].split() == ["ITEM", "DISTANCE", "LEVEL", "VERDICT", "REASON"]

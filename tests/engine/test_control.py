@@ -84,7 +84,7 @@ def test_an_answer_is_taken_once_however_often_it_is_delivered() -> None:
 
 
 def test_a_pause_stands_at_the_turn_boundary_and_keeps_context_and_workspace() -> None:
-    """R131, R226: the turn under way is finished first."""
+    """R131, R226, R228: the turn under way is finished first."""
     rig = asking("p", "pause")
     record = rig.start()
     assert record.state == "PAUSED" and record.turn == 1 and record.savepoint == 1

@@ -370,7 +370,7 @@ def test_the_same_change_in_other_words_is_not_the_same_proposal_but_is_judged_t
 
 @pytest.mark.parametrize("path", ["secrets/key", "tests/t"])
 def test_the_negative_scope_holds_for_what_a_command_did_not_only_for_what_it_said(path: str) -> None:
-    """R001, R011, H5: judged from the observed change."""
+    """R011, R237, H5: judged from the observed change."""
     rig = Rig([ScriptedReplies([shell("sneak"), MENDED])], task=make_task(goal=Goal("g", ("secrets/**", "tests/**"))))
     rig.sandbox._commands = {"sneak": lambda: (rig.workspace.write(path, b"x"), (0, ""))[1]}  # type: ignore[arg-type]
     rig.start()
@@ -496,7 +496,7 @@ def test_reading_for_ever_is_steered_and_then_stops() -> None:
 def test_each_budget_ends_it_before_the_call_that_would_break_it(
     budget: Budget, calls: int, request: pytest.FixtureRequest
 ) -> None:
-    """R091, R105, R231: T_max = 3: the fourth model call is never made; the dimension is named; exit 14."""
+    """R091, R105, R217: T_max = 3: the fourth model call is never made; the dimension is named; exit 14."""
     name = request.node.callspec.id
     rig = Rig(
         [ScriptedReplies([write("src/b", str(n)) for n in range(9)])],
@@ -523,7 +523,7 @@ def test_a_budget_may_pause_instead_and_says_which_dimension() -> None:
 
 
 def test_from_ninety_percent_on_only_reads_are_offered_and_permitted() -> None:
-    """R042, R080, R091: a guarantee, not a request; at seventy it is a request."""
+    """R042, R080, R091, R218: a guarantee, not a request; at seventy it is a request."""
     rig = run(
         *[shell("look")] * 1,
         *[write("src/b", str(n)) for n in range(12)],
@@ -551,7 +551,7 @@ def test_a_model_cannot_talk_its_usage_down() -> None:
 
 
 def test_the_price_is_the_routes_when_the_provider_reports_none() -> None:
-    """R230: rounded up to the micro-dollar."""
+    """R233: rounded up to the micro-dollar."""
     proposer = ScriptedReplies([write("src/a", "1", usage=Usage(1001, 100, 0, None))])
     proposer.limits = RouteLimits(usd_micros_per_mtok_in=3_000_000, usd_micros_per_mtok_out=15_000_000)
     rig = Rig([proposer])

@@ -21,7 +21,7 @@ def record(turn: int = 0, tokens: int = 0, usd: int = 0, calls: int = 0, **more:
 
 
 def test_the_worked_budget_binds_on_turns_with_a_cache() -> None:
-    """B06: 62.5 % of turns, 53.8 % of tokens, 51.1 % of time, 19.0 % of dollars."""
+    """R232, B06: 62.5 % of turns, 53.8 % of tokens, 51.1 % of time, 19.0 % of dollars."""
     used = usage(record(50, 790_000 + 17_500, 568_620), WORKED, 460_000)
     assert (used.turns, used.tokens, used.wall, used.usd) == (625, 538, 511, 189)
     assert (used.rho, used.binding) == (625, "turns")
@@ -29,7 +29,7 @@ def test_the_worked_budget_binds_on_turns_with_a_cache() -> None:
 
 
 def test_the_worked_budget_binds_on_dollars_without_a_cache_and_steers() -> None:
-    """B06: 87.8 % of dollars."""
+    """R232, B06: 87.8 % of dollars."""
     spent = record(50, 807_500, 2_632_500)
     used = usage(spent, WORKED, 460_000)
     assert (used.usd, used.binding) == (877, "usd")

@@ -476,7 +476,7 @@ def test_a_parent_swapped_for_a_link_between_ruling_and_write_leads_nowhere(work
 
 
 def test_a_forbidden_path_is_forbidden_even_inside_the_grant_but_may_be_read() -> None:
-    """R001, G2"""
+    """R237, G2"""
     given = task(
         ToolGrant("file_write", ("**",)),
         ToolGrant("file_read"),

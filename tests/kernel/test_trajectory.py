@@ -71,7 +71,7 @@ def test_the_table_is_the_published_one() -> None:
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(STATES, STATES)))
 def test_every_pair_of_states_is_judged_by_the_table(before: str, after: str) -> None:
-    """R106, R107: terminal states lead nowhere, every exit goes through FINALIZING."""
+    """R106, R107, R222: terminal states lead nowhere, every exit goes through FINALIZING."""
     legal = is_legal(before, after)  # type: ignore[arg-type]
     assert legal == (after in LEGAL[before])  # type: ignore[index]
     if before in TERMINAL or before == after:

@@ -22,6 +22,7 @@ from setpoint.adapters.stores.sqlite import SqliteLog
 from setpoint.engine.reading import apply, read_record
 from setpoint.kernel import delta
 from setpoint.kernel.contract import Goal, Task
+from setpoint.kernel.errors import ProposerFault
 from setpoint.kernel.events import (
     ContextBuilt,
     EvidenceRecorded,
@@ -381,6 +382,29 @@ def test_an_exit_code_of_zero_is_no_evidence() -> None:
     assert record.state == "FAILED" and [item.address for item in record.items] == ["done/unit"]
     assert {event.check for event in rig.events(EvidenceRecorded)} >= {"done/unit"}
     assert rig.certified == 0
+
+
+# How a reply ends
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome", "dispatched"),
+    [
+        (reply(text="all done", stop="end_turn"), "refused", 0),
+        (reply(call("file_write", path="src/b", content="x"), stop="tool_use"), "kept", 1),
+        (reply(call("file_write", path="src/b", content="x"), stop="length"), "refused", 0),
+        (reply(call("file_write", path="src/b", content="x"), stop="stop_sequence"), "kept", 1),
+        (reply(call("file_write", path="src/b", content="x"), stop="refusal"), "model_failed", 0),
+        (ProposerFault("timeout", "no answer"), "model_failed", 0),
+    ],
+    ids=["end-of-turn", "tool-use", "length", "stop-sequence", "refusal", "error"],
+)
+def test_each_way_a_reply_ends_has_its_own_consequence(said: Any, outcome: str, dispatched: int) -> None:
+    """R227: words end nothing, a cut dispatches nothing, a refusal or an error is a failure of the route."""
+    rig = Rig([ScriptedReplies([said] * (3 if isinstance(said, ProposerFault) else 1))])
+    rig.start()
+    assert (rig.events(TurnEnded)[0].outcome, rig.types(1).count("ToolIntent")) == (outcome, dispatched)
+    assert rig.record.state == "FAILED" and rig.certified == 0
 
 
 # Yielding

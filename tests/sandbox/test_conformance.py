@@ -77,7 +77,7 @@ def test_nothing_else_of_the_host_is_there(isolated: Bench) -> None:
 
 
 def test_process_mount_and_network_namespaces_are_its_own(isolated: Bench) -> None:
-    """R198"""
+    """R067, R198"""
     kinds = ("pid", "mnt", "net", "user", "ipc", "uts", "cgroup")
     done = isolated.run("for n in pid mnt net user ipc uts cgroup; do readlink /proc/self/ns/$n; done")
     inside = lines(done.stdout.kept)

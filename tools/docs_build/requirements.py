@@ -22,6 +22,8 @@ class Requirement:
     tag: str
     release: str
     title: str
+    note: str = ""
+    """Where it is narrower than the mechanism's name says."""
 
 
 def load(docs: Path) -> tuple[dict[str, str], list[Requirement]]:
@@ -80,7 +82,8 @@ def requirements() -> str:
         (
             "Every mechanism of Setpoint has a number. A test that covers one carries its id. *tested*: at least "
             "one test carries the id; how far it goes, the test says. *missing*: meant for this release, and no "
-            "test carries it. *not in this release*: neither promised now nor tested."
+            "test carries it. *not in this release*: neither promised now nor tested. A line in italics says where "
+            "a mechanism is narrower than its name."
         ),
         (
             f"{len(known)} mechanisms: {counts['tested']} tested, {counts['missing']} missing, "
@@ -93,7 +96,8 @@ def requirements() -> str:
         for r in rows:
             tests_said = "<br>".join(f"`{name}`" for name in carried.get(r.id, ()))
             mark = f"**{status[r.id]}**" if status[r.id] == "missing" else status[r.id]
-            lines.append(f"| {r.id} | {cell(r.title)} | {mark} | {tests_said} |")
+            name = f"{cell(r.title)}<br>*{cell(r.note)}*" if r.note else cell(r.title)
+            lines.append(f"| {r.id} | {name} | {mark} | {tests_said} |")
         blocks.append("\n".join(lines))
     return page("Requirements and their tests", "`docs/requirements.toml` and `tests/`", *blocks)
 
