@@ -114,22 +114,31 @@ class Runtime:
     ) -> Outcome:
         """Take a trajectory up where its log ends; a paused one is resumed. ``more`` is added to its budget first.
 
-        One that is terminal, or waits for an answer that was not given, is returned as it is.
+        One that is terminal, or waits for an answer that was not given, is returned as it is. IllegalTransition when
+        ``more`` is given for a terminal one: its budget decided already.
         """
         record, _ = self.record(trajectory_id)
+        if more is not None:  # also for one that waits: it counts from its next turn on
+            self._raise_budget(record, more, by)
         answered = any(read_request(data).action in ("answer", "cancel", "kill") for _, _, data in self._unread(record))
         if record.question is not None and not answered:
             return Outcome(trajectory_id, record)
         if record.is_terminal:  # its owner may have died between the last event and putting things away
             await self._put_away({record.workspace})
             return Outcome(trajectory_id, record)
-        if more is not None:
-            self.request(trajectory_id, "raise", by=by, argument=msgspec.json.encode(more).decode())
         if record.state == "PAUSED" and record.question is None:
             self.request(trajectory_id, "resume", by=by)
         outcome = await self._worker.take_up(trajectory_id, observer=observer)
         await self._put_away({record.workspace})
         return outcome
+
+    def _raise_budget(self, record: Record, more: Raised, by: str) -> None:
+        if record.is_terminal:
+            raise IllegalTransition(
+                f"trajectory {record.trajectory_id} is {record.state}; its budget cannot be raised any more",
+                hint="Raise spec.budget in the file and converge again, or write `on_exceed: pause` to be asked.",
+            )
+        self.request(record.trajectory_id, "raise", by=by, argument=msgspec.json.encode(more).decode())
 
     async def recover(
         self, *, observer: Observer | None = None, on_fault: Callable[[str, Fault], None] | None = None

@@ -30,16 +30,19 @@ def resume(arguments: Namespace) -> int:
 
 def _more(arguments: Namespace) -> Raised | None:
     """What the command line adds to the budget; None when it adds nothing. UsageFault for an amount that is none."""
+    typed = (arguments.more_turns, arguments.more_tokens, arguments.more_usd, arguments.more_wall)
+    if all(amount is None for amount in typed):
+        return None
+    turns, tokens, usd, wall = typed
     try:
-        raised = Raised(
-            max(0, arguments.more_turns or 0),
-            max(0, arguments.more_tokens or 0),
-            parse_usd_micros(arguments.more_usd) if arguments.more_usd else 0,
-            parse_duration_ms(arguments.more_wall) if arguments.more_wall else 0,
-        )
+        micros = None if usd is None else parse_usd_micros(usd)
+        wall_ms = None if wall is None else parse_duration_ms(wall)
     except ValueError as fault:
         raise UsageFault(f"that is no amount: {fault}", hint="--more-usd 1.50, --more-wall 10m") from fault
-    return raised if raised != Raised() else None
+    amounts = (turns, tokens, micros, wall_ms)
+    if any(amount is not None and amount <= 0 for amount in amounts):
+        raise UsageFault("a budget can only be raised: --more-turns and its like take more than nothing")
+    return Raised(*(amount or 0 for amount in amounts))
 
 
 def recover(arguments: Namespace) -> int:
