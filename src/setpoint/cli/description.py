@@ -8,7 +8,7 @@ from typing import Any
 from setpoint.app.runtime import Runtime
 from setpoint.cli.account import Account, record_document
 from setpoint.cli.terminal import one_line, table
-from setpoint.cli.wording import age, dollars, progress_said, span
+from setpoint.cli.wording import age, dollars, paths_said, progress_said, span
 from setpoint.kernel.errors import UsageFault
 from setpoint.kernel.events import CommitPlanned, Committed, EvidenceRecorded, RolledBack, SavepointKept, Undone
 from setpoint.kernel.layers import boundary_attempts, layers
@@ -153,7 +153,7 @@ def said(told: dict[str, Any], now_ms: int) -> Iterator[str]:
         ])  # fmt: skip
     if told["undo"]:
         yield from _section("commits", ("COMMIT", "STATE", "AT", "PATHS"), [
-            (u["commit_id"], u["state"], u["at"], ", ".join(u["paths"])) for u in told["undo"]
+            (u["commit_id"], u["state"], u["at"], paths_said(u["paths"])) for u in told["undo"]
         ])  # fmt: skip
     if told["notes"]:
         yield ""

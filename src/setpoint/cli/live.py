@@ -24,7 +24,7 @@ from setpoint.cli.terminal import (
     talk,
     width_of,
 )
-from setpoint.cli.wording import checks_said, dollars, progress_said, span
+from setpoint.cli.wording import checks_said, dollars, paths_said, progress_said, span
 from setpoint.kernel.events import (
     Authorized,
     ClaimRejected,
@@ -195,7 +195,7 @@ class Progress:
             case QuestionAsked():
                 self._line(f"  asks {event.question_id}: {event.question}", "cyan")
             case Committed() if event.changed:
-                self._line(f"  committed {_count(event.changed, 'path')}: {', '.join(event.paths[:5])}")
+                self._line(f"  committed {_count(event.changed, 'path')}: {paths_said(event.paths[:5])}")
             case DeltaMeasured() if turn == 0:
                 self._line(f"baseline  {checks_said(self._checks)}  delta {progress_said(record.progress)}")
                 self._forget()
@@ -247,7 +247,7 @@ class Progress:
             case ModelFailed(kind=kind, message=message):
                 self._fate = one_line(f"model failed ({kind}): {message}", 100)
             case Authorized(tool=tool, path=path):
-                self._proposed.append(f"{tool} {path}".strip())
+                self._proposed.append(f"{tool} {paths_said([path])}".strip())
                 self._phase = f"running {tool}"
             case Refused(tool=tool, reason=reason):
                 self._refused.append(f"{tool or 'reply'} ({reason})")

@@ -12,6 +12,7 @@ from setpoint.cli.account import exit_code, summary
 from setpoint.cli.live import Watch, run
 from setpoint.cli.running import pursue, say_outcome
 from setpoint.cli.terminal import printable, say, say_json, talk
+from setpoint.cli.wording import paths_said
 from setpoint.kernel.budget import Raised
 from setpoint.kernel.errors import Fault, UsageFault
 from setpoint.kernel.units import parse_duration_ms, parse_usd_micros
@@ -88,7 +89,7 @@ def undo(arguments: Namespace) -> int:
             else:
                 say(f"undone: {name}; {len(receipt.paths)} paths are what they were before its commit")
                 for path in receipt.paths:
-                    say(printable(f"  {path}"))
+                    say(f"  {paths_said([path])}")
             return 0
 
     return run(body())

@@ -23,7 +23,7 @@ from setpoint.cli.terminal import (
     talk,
     write_output,
 )
-from setpoint.cli.wording import dollars, progress_said, span
+from setpoint.cli.wording import dollars, paths_said, progress_said, span
 from setpoint.kernel.contract import Task
 from setpoint.kernel.errors import UsageFault
 from setpoint.kernel.events import Event, EvidenceRecorded
@@ -62,10 +62,10 @@ def say_outcome(outcome: Outcome) -> None:
     record = outcome.record
     word, style = _word(outcome)
     message = record.finished_message or (record.question.question if record.question else _waiting(record))
-    say(styled(f"{word}  {record.name}: ", style) + printable(message))
+    say(styled(f"{word}  {record.name}: ", style) + printable(message).replace("\n", "\n  | "))
     rows = [("trajectory", outcome.trajectory_id), ("delta", f"{progress_said(record.progress)}{_open(record)}")]
     if record.committed and not record.undone:
-        rows.append(("changed", ", ".join(record.paths)))
+        rows.append(("changed", paths_said(record.paths)))
     if record.certificate is not None:
         rows.append(("certificate", f"{record.certificate.ref} (setpoint certificate show)"))
     spent = record.spent

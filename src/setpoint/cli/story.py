@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from setpoint.cli.account import Account, Fact, delta_item
-from setpoint.cli.wording import dollars, progress_said, span
+from setpoint.cli.wording import dollars, paths_said, progress_said, span
 from setpoint.kernel import events as e
 from setpoint.kernel.record import UNKNOWN_PROGRESS
 
@@ -107,7 +107,7 @@ def _said(event: e.Event) -> tuple[str, str] | None:
     """What happened besides proposing and judging, in words; None for book-keeping."""
     match event:
         case e.SavepointKept():
-            return "kept", f"savepoint {event.savepoint}, {event.changed} changed: {', '.join(event.paths[:5])}"
+            return "kept", f"savepoint {event.savepoint}, {event.changed} changed: {paths_said(event.paths[:5])}"
         case e.RolledBack():
             return "rolled_back", f"to savepoint {event.savepoint} ({event.reason}) {event.note}".rstrip()
         case e.ClaimRejected():
@@ -125,7 +125,7 @@ def _said(event: e.Event) -> tuple[str, str] | None:
         case e.CommitPlanned():
             return "commit_planned", f"savepoint {event.savepoint} as {event.commit_id}"
         case e.Committed():
-            return "committed", f"{event.changed} changed: {', '.join(event.paths[:5]) or 'nothing to write'}"
+            return "committed", f"{event.changed} changed: {paths_said(event.paths[:5]) or 'nothing to write'}"
         case e.Undone():
             return "undone", f"{event.commit_id} by {event.by}, {event.changed} paths"
         case e.Certified():
@@ -240,7 +240,7 @@ def _branches(turn: dict[str, Any]) -> list[Node]:
     else:
         nodes += calls
     if turn["changes"]:
-        named = ", ".join(f"{one['path']} {one['kind']}" for one in turn["changes"]["paths"][:5])
+        named = ", ".join(f"{paths_said([one['path']])} {one['kind']}" for one in turn["changes"]["paths"][:5])
         nodes.append(Node(f"changes  {turn['changes']['changed']}: {named}"))
     nodes += [Node(evidence_said(one)) for one in turn["evidence"]]
     if turn["delta"]:
@@ -259,7 +259,7 @@ def reply_said(reply: dict[str, Any]) -> str:
 
 def call_said(call: dict[str, Any]) -> str:
     name = f"#{call['ordinal']} {call['tool'] or '(no call)'}"
-    path = f" {call['path']}" if call.get("path") else ""
+    path = f" {paths_said([call['path']])}" if call.get("path") else ""
     if call["ruling"] == "refusal":
         pointer = f" at {call['pointer']}" if call["pointer"] else ""
         return f"{name}{path}  refused by the {call['gate']} gate: {call['reason']}{pointer}: {call['message']}"
@@ -314,7 +314,7 @@ def graph(account: Account, turns: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _call_in_graph(call: dict[str, Any]) -> str:
-    path = f" {call['path']}" if call.get("path") else ""
+    path = f" {paths_said([call['path']])}" if call.get("path") else ""
     return f"{call['tool'] or 'reply'}{path}" + (f" refused {call['reason']}" if call["ruling"] == "refusal" else "")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from setpoint.cli.account import Account, delta_item, progress_of, spent_of
 from setpoint.cli.story import call_said, evidence_said, reply_said, result_said, turns_of
-from setpoint.cli.wording import progress_said
+from setpoint.cli.wording import paths_said, progress_said
 from setpoint.kernel.record import Record
 
 
@@ -57,7 +57,7 @@ def said(told: dict[str, Any]) -> Iterator[str]:
     if told.get("changes"):
         yield ""
         yield f"changes against the base: {told['changes']['changed']}"
-        yield from (f"  {one['kind']:<9} {one['path']}" for one in told["changes"]["paths"])
+        yield from (f"  {one['kind']:<9} {paths_said([one['path']])}" for one in told["changes"]["paths"])
     if told.get("evidence"):
         yield ""
     for one in told.get("evidence", ()):
@@ -99,7 +99,7 @@ def _state(state: dict[str, Any]) -> Iterator[str]:
         for item in state["delta"]
     )
     if state["changed"]:
-        yield f"  changed  {', '.join(state['changed'])}"
+        yield f"  changed  {paths_said(state['changed'])}"
     yield from (_hung(f"  note  {note}") for note in state["notes"])
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from setpoint.kernel.events import Event
 from setpoint.kernel.record import UNKNOWN_PROGRESS, Record
+from setpoint.kernel.spelling import one_line
 
 MARKS = {"pass": "✓", "fail": "✗", "missing": "?"}
 
@@ -48,6 +49,11 @@ def moment_ms(at: str) -> int:
 
 def age(at: str, now_ms: int) -> str:
     return span(max(0, now_ms - moment_ms(at))) if at else "-"
+
+
+def paths_said(paths: Iterable[str]) -> str:
+    """Names of files in one line. A name with a line break stays one name, and says no line of ours."""
+    return ", ".join(map(one_line, paths))
 
 
 def size_said(count: int) -> str:
