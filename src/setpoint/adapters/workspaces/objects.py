@@ -416,6 +416,8 @@ def world_faults(what: str) -> Iterator[None]:
             errno.EPERM: "Give the runtime's user access to it.",
         }
         raise WorkspaceFault(
-            f"{what} failed: {error.strerror} ({error.filename!r})",
+            f"{what} failed: {error.strerror}{where}",
             hint=hints.get(error.errno or 0),
         ) from error
+        named = error.filename if isinstance(error.filename, (str, bytes)) else ""
+        where = f" ({os.fsdecode(named)!r})" if named else ""
