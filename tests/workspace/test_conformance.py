@@ -40,7 +40,7 @@ shutil.rmtree('a/b/c'); os.symlink('/etc','a/b/c')
 os.unlink('dirlink'); os.mkdir('dirlink'); open('dirlink/z','w').write('z')
 open('nest/.git/config','w').write('[core]')
 os.truncate(os.open('sparse',os.O_CREAT|os.O_RDWR),3<<20)
-os.mkdir('locked'); open('locked/in','w').write('i'); os.chmod('locked/in',0); os.chmod('locked',0)
+os.mkdir('locked'); open('locked/in','w').write('i'); os.chmod('locked/in',0o400); os.chmod('locked',0o500)
 os.rmdir('empty'); os.makedirs('hollow/hollower')
 open('.git/HEAD','w').write('other')
 """
@@ -67,9 +67,8 @@ def test_an_awkward_change_is_kept_committed_and_undone_exactly(bench: Bench) ->
     assert after[b"a/b/c"][1] == b"/etc" and after[b"old" + b"er"][1] == before[b"old"][1]
     assert not any(name.startswith("user.overlay") for _, _, x in after.values() for name, _ in x)
     assert workspace.commit("c1") == receipt
-    if os.geteuid() == 0:  # an ordinary user may not look into the mode-000 directory it now owns
-        assert workspace.changes().changes == ()
-        assert workspace.state_digest() == candidate == bench.open("t2").base_digest
+    assert workspace.changes().changes == ()
+    assert workspace.state_digest() == candidate == bench.open("t2").base_digest
     assert bench.provider.undo(str(bench.root), "c1").commit_id == "c1"
     assert picture(bench.root) == before
     with pytest.raises(UsageFault):
@@ -81,7 +80,7 @@ def test_the_candidate_view_shows_what_a_commit_would_make(bench: Bench) -> None
     bench.fill(TREE)
     workspace = bench.open()
     workspace.begin()
-    change_script(bench, AWKWARD.replace("os.chmod('locked/in',0); os.chmod('locked',0)", "pass"))
+    change_script(bench, AWKWARD.replace("os.chmod('locked/in',0o400); os.chmod('locked',0o500)", "pass"))
     shown = seen(workspace.candidate_view())
     act(workspace.candidate_view(), "touch thrown_away; rm -rf a; true", check=False)
     assert seen(workspace.candidate_view()) == shown
@@ -200,6 +199,9 @@ def test_a_touch_of_a_file_is_no_change(bench: Bench) -> None:
         "import socket; s=socket.socket(socket.AF_UNIX); s.bind('s')",
         "import os; open('su','w'); os.chmod('su',0o4755)",
         "import os; os.mkdir('nd'); os.mkfifo('nd/p')",
+        "import os; os.chmod('f',0)",
+        "import os; os.mkdir('nd'); os.chmod('nd',0o200)",
+        "import os; os.mkdir('nd'); open('nd/x','w'); os.chmod('nd/x',0o200); os.chmod('nd',0o500)",
         "import os\nfor i in range(200): os.mkdir('d'); os.chdir('d')",
     ],
 )
@@ -215,6 +217,28 @@ def test_special_files_and_depth_never_reach_a_savepoint(bench: Bench, script: s
     assert workspace.savepoint() == 0
     workspace.discard()
     assert workspace.changes().changes == ()
+
+
+def test_a_workspace_that_its_owner_may_not_write_keeps_its_mode(bench: Bench) -> None:
+    """R013"""
+    bench.fill("mkdir d; echo 1 >d/f; chmod 555 .")
+    before = picture(bench.root)
+    workspace = bench.open()
+    workspace.begin()
+    act(workspace.action_view(), "echo no > new; echo 2 > d/f", check=False)
+    assert [change.path for change in workspace.attempt_changes().changes if change.path == "."] == []
+    workspace.keep(1)
+    workspace.begin()
+    act(workspace.action_view(), "rm -r d", check=False)
+    workspace.discard()
+    workspace.begin()
+    act(workspace.action_view(), "echo 3 > d/f")
+    workspace.keep(2)
+    workspace.commit("c1")
+    assert (bench.root / "d/f").read_text() == "3\n"
+    assert bench.root.stat().st_mode & 0o777 == 0o555
+    bench.provider.undo(str(bench.root), "c1")
+    assert picture(bench.root) == before
 
 
 def test_a_path_the_user_touched_is_a_conflict_and_both_versions_stay(bench: Bench) -> None:

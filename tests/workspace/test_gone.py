@@ -48,16 +48,3 @@ def test_an_attempt_that_locks_the_workspace_is_a_change_no_savepoint_may_carry(
     workspace.keep(1)
     workspace.commit("c1")
     assert (bench.root / "a").read_text() == "3"
-
-
-def test_a_workspace_its_owner_may_not_write_to_is_looked_at_and_told(bench: Bench) -> None:
-    bench.fill("echo 1 > a")
-    bench.root.chmod(0o555)
-    workspace = bench.open()
-    assert workspace.changes().changes == ()
-    workspace.begin()
-    act(workspace.action_view(), "open('a', 'w').write('2')", python=True)
-    with pytest.raises(WorkspaceFault, match="has mode 0555: its owner may not write to it") as caught:
-        workspace.keep(1)
-    assert not isinstance(caught.value, ChangeRejected)
-    bench.root.chmod(0o755)

@@ -201,8 +201,7 @@ def compare(old: MergedDir, new: MergedDir, above: int) -> list[Difference]:
 
 def _note_root(comparison: _Comparison, old: MergedDir, new: MergedDir) -> None:
     """The root directory itself: its mode and attributes. ChangeRejected when the change locks its owner out."""
-    (old_layer, old_fd), (new_layer, new_fd) = old.top(), new.top()
-    before, after = Node(os.fstat(old_fd), old_layer, old_fd), Node(os.fstat(new_fd), new_layer, new_fd)
+    before, after = old.node(), new.node()
     kind = _kind_of(b".", before, after)
     if kind is not None:
         refuse_locked_root(after.st)

@@ -21,11 +21,14 @@ class CommitPlan:
         self._dresses: list[Dress] = []
 
     def of(self, staged_fd: int) -> MoveSet:
+        new = os.fstat(staged_fd)  # before it is opened, which may lift a lock
         with objects.opened_dir(staged_fd, b".", ours=True) as staged:
             base = os.dup(self._base_fd)
             try:
-                self._dress(b"", staged, os.fstat(staged_fd), base, os.fstat(base), locked=False)
+                old = os.fstat(base)
                 self._walk(staged, base, b"", 0)
+                locked = bool(self._moves) and moves.locks_us_out(old.st_mode)
+                self._dress(b"", staged, new, base, old, locked=locked)
             finally:
                 os.close(base)
         return MoveSet(tuple(self._moves), tuple(self._dresses))

@@ -143,8 +143,8 @@ class CopyWorkspace(LayeredWorkspace):
         young_ns = time.time_ns() - treedigest.RACY_NS
         found: dict[bytes, Ident] = {}
         too_deep = False
+        found[b""] = Ident.of(os.stat(_TREE, dir_fd=self._files.fd, follow_symlinks=False))
         with self._tree() as tree:
-            found[b""] = Ident.of(os.fstat(tree))
             for _, path, entries in treedigest.walk(tree, whole=True, ours=True):
                 if path.count(b"/") >= objects.DEPTH_MAX:
                     too_deep = True
@@ -176,13 +176,14 @@ class CopyWorkspace(LayeredWorkspace):
                 wanted.add(path)
         objects.remove_tree(self._attempt_fd, b"up")
         os.mkdir(b"up", 0o700, dir_fd=self._attempt_fd)
+        st = os.stat(_TREE, dir_fd=self._files.fd, follow_symlinks=False)
         with (
             super()._view(2) as shown,
             self._tree() as tree,
             objects.opened_dir(self._attempt_fd, b"up", ours=True) as up,
         ):
             self._derive_dir(shown, tree, up, b"", wanted)
-            copying.dress_dir(up, os.fstat(tree), objects.user_xattrs(tree))
+            copying.dress_dir(up, st, objects.user_xattrs(tree))
 
     def _derive_dir(
         self,
@@ -227,7 +228,7 @@ class CopyWorkspace(LayeredWorkspace):
         durable.throw_away(self._files.fd, _TREE, self._state.trash_fd)
         os.mkdir(_TREE, 0o700, dir_fd=self._files.fd)
         with super()._view(2) as shown, self._tree() as tree:
-            self._copy_dir(shown, os.fstat(shown.top()[1]), tree)
+            self._copy_dir(shown, shown.node().st, tree)
         self._remember(self._stat_tree()[0])
 
     def _copy_dir(self, shown: MergedDir, st: os.stat_result, target: int) -> None:
@@ -250,8 +251,9 @@ class CopyWorkspace(LayeredWorkspace):
     def _bring_back(self, paths: Iterable[bytes]) -> None:
         """Make the tree equal base + staged again at these paths."""
         self._forget()
+        objects.chmod_nofollow(self._files.fd, _TREE, 0o700)
         with super()._view(2) as shown, self._tree() as tree:
-            for path in sorted(paths):
+            for path in [*sorted({*paths} - {b""}), b""]:  # the root last: its mode may forbid what is done below it
                 self._bring_back_one(shown, tree, path)
         self._remember(self._stat_tree()[0])
 
@@ -266,8 +268,7 @@ class CopyWorkspace(LayeredWorkspace):
                 except (NotADirectoryError, FileNotFoundError):
                     return  # gone with its parent, or made again with it
             if not name:
-                fd = shown.top()[1]
-                copying.dress_dir(target, os.fstat(fd), objects.user_xattrs(fd))
+                copying.dress_dir(target, shown.node().st, objects.user_xattrs(shown.top()[1]))
                 return
             node, present = shown.lookup(name), objects.lstat(target, name)
             if node is not None and node.is_dir and present is not None and stat.S_ISDIR(present.st_mode):

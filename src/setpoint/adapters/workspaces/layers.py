@@ -59,6 +59,7 @@ class _Part:
     layer: int
     fd: int
     restore_mode: int | None
+    st: os.stat_result  # before a lock was lifted for reading
 
 
 class MergedDir:
@@ -76,8 +77,9 @@ class MergedDir:
         parts: list[_Part] = []
         try:
             for layer in range(len(layers) - 1, -1, -1):
+                st = os.fstat(layers[layer])
                 fd, mode = objects.open_dir(layers[layer], b".", ours=layer > 0)
-                parts.append(_Part(layer, fd, mode))
+                parts.append(_Part(layer, fd, mode, st))
         except BaseException:
             cls(parts, visits).close()
             raise
@@ -99,6 +101,11 @@ class MergedDir:
     def top(self) -> tuple[int, int]:
         """(layer, descriptor) of the topmost contributor."""
         return self._parts[0].layer, self._parts[0].fd
+
+    def node(self) -> Node:
+        """The directory itself, as its topmost contributor has it."""
+        part = self._parts[0]
+        return Node(part.st, part.layer, part.fd)
 
     def reaches_below(self, layer: int) -> bool:
         """Whether a layer under ``layer`` shows through here."""
@@ -141,7 +148,7 @@ class MergedDir:
                 if _hides(part, name, st) or not stat.S_ISDIR(st.st_mode):
                     break
                 fd, mode = objects.open_dir(part.fd, name, ours=part.layer > 0)
-                parts.append(_Part(part.layer, fd, mode))
+                parts.append(_Part(part.layer, fd, mode, st))
                 if part.layer > 0 and objects.is_opaque(fd):
                     break
         except BaseException:

@@ -18,7 +18,7 @@ from setpoint.adapters.workspaces import copying, moves, objects
 from setpoint.adapters.workspaces.changeset import ENTRIES_MAX, refuse_locked_root
 from setpoint.adapters.workspaces.moves import Dress, Move, MoveSet
 from setpoint.adapters.workspaces.objects import Ident, join
-from setpoint.kernel.errors import ChangeRejected, WorkspaceFault
+from setpoint.kernel.errors import ChangeRejected
 
 
 @dataclass(slots=True)
@@ -36,18 +36,11 @@ class Plan:
 
 
 def plan(upper_fd: int, staged_fd: int, base_fd: int, new_fd: int) -> Plan:
-    """Plan the merge of the attempt's upper directory.
-
-    Raises ChangeRejected on what no savepoint may carry, WorkspaceFault when the user's directory is not writable.
-    """
+    """Plan the merge of the attempt's upper directory. Raises ChangeRejected on what no savepoint may carry."""
     result = Plan(new_fd)
     new, old = os.fstat(upper_fd), os.fstat(staged_fd)
-    if stat.S_IMODE(new.st_mode) == stat.S_IMODE(old.st_mode) and old.st_mode & 0o700 != 0o700:
-        raise WorkspaceFault(
-            f"The workspace has mode {stat.S_IMODE(old.st_mode):04o}: its owner may not write to it",
-            hint="Nothing can be kept for it. Make it writable (chmod u+rwx), then converge again.",
-        )
-    refuse_locked_root(new)
+    if new.st_mode != old.st_mode:
+        refuse_locked_root(new)
     with (
         objects.opened_dir(upper_fd, b".", ours=True) as upper,
         objects.opened_dir(staged_fd, b".", ours=True) as staged,

@@ -81,6 +81,12 @@ def refuse_forbidden(path: bytes, st: os.stat_result) -> None:
             f"{show(path)} is setuid or setgid (mode {stat.S_IMODE(st.st_mode):04o}), which no savepoint may carry",
             hint="Drop the setuid/setgid bits; the attempt is rolled back otherwise.",
         )
+    needed = {stat.S_IFREG: 0o400, stat.S_IFDIR: 0o500}.get(stat.S_IFMT(st.st_mode), 0)
+    if st.st_mode & needed != needed:  # no ordinary user could compare or take back what was committed
+        raise ChangeRejected(
+            f"{show(path)} got mode {stat.S_IMODE(st.st_mode):04o}, which hides it from its owner",
+            hint="Leave files readable, and directories readable and searchable, for their owner.",
+        )
     if is_special(st.st_mode):
         kinds = {stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket", stat.S_IFCHR: "character device"}
         kind = kinds.get(stat.S_IFMT(st.st_mode), "block device")
@@ -172,8 +178,12 @@ def open_dir(dir_fd: int, name: bytes, *, ours: bool) -> tuple[int, int | None]:
     except PermissionError:
         if not ours:
             raise
-        mode = os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
-        chmod_nofollow(dir_fd, name, mode | 0o700)
+        if name == b".":  # not even "." is found in a directory that may not be searched
+            mode = os.fstat(dir_fd).st_mode
+            os.chmod(f"/proc/self/fd/{dir_fd}", stat.S_IMODE(mode) | 0o700)
+        else:
+            mode = os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
+            chmod_nofollow(dir_fd, name, mode | 0o700)
         return os.open(name, OPEN_DIR, dir_fd=dir_fd), stat.S_IMODE(mode)
     if ours and os.geteuid() != 0:
         mode = os.fstat(fd).st_mode
@@ -415,9 +425,9 @@ def world_faults(what: str) -> Iterator[None]:
             errno.EACCES: "Give the runtime's user access to it.",
             errno.EPERM: "Give the runtime's user access to it.",
         }
+        named = error.filename if isinstance(error.filename, (str, bytes)) else ""
+        where = f" ({os.fsdecode(named)!r})" if named else ""
         raise WorkspaceFault(
             f"{what} failed: {error.strerror}{where}",
             hint=hints.get(error.errno or 0),
         ) from error
-        named = error.filename if isinstance(error.filename, (str, bytes)) else ""
-        where = f" ({os.fsdecode(named)!r})" if named else ""

@@ -139,8 +139,8 @@ class LayeredWorkspace:
             for part in (b"up", b"wk"):
                 os.mkdir(part, 0o700, dir_fd=self._attempt_fd)
             with self._view(2) as shown, objects.opened_dir(self._attempt_fd, b"up", ours=True) as upper:
-                fd = shown.top()[1]
-                copying.dress_dir(upper, os.fstat(fd), objects.user_xattrs(fd))
+                node = shown.node()
+                copying.dress_dir(upper, node.st, objects.user_xattrs(node.dir_fd))
             os.mkdir(b"tmp", 0o700, dir_fd=self._attempt_fd)
             # A fresh inode's time is the clock that other inodes are stamped by; no userspace clock agrees with it.
             self._since_ns = os.stat(b"tmp", dir_fd=self._attempt_fd).st_ctime_ns
