@@ -298,7 +298,12 @@ def test_the_built_in_actions_are_the_six_of_the_manual() -> None:
 
 @pytest.mark.parametrize(
     ("old", "content", "said"),
-    [("absent", "one one", "does not occur"), ("one", "one one", "occurs 2 times"), ("two", "one two", None)],
+    [
+        ("absent", "one one", "does not occur"),
+        ("one", "one one", "occurs 2 times"),
+        ("aa", "aaa", "occurs 2 times"),
+        ("two", "one two", None),
+    ],
 )
 def test_an_edit_replaces_exactly_one_occurrence_or_nothing(old: str, content: str, said: str | None) -> None:
     """R097: an absent or ambiguous old text is an answer with exit code 1, and the file stays."""

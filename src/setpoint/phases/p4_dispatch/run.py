@@ -138,11 +138,11 @@ def _file_edit(path: str | None, arguments: Mapping[str, Any], workspace: Worksp
     if isinstance(text, Outcome):
         return text
     old, new = arguments["old_str"], arguments["new_str"]
-    found = text.count(old)
-    if found != 1:
-        times = "does not occur" if found == 0 else f"occurs {found} times"
+    found = text.find(old)
+    if found < 0 or text.find(old, found + 1) >= 0:  # overlapping occurrences are ambiguous as well
+        times = "does not occur" if found < 0 else f"occurs {max(2, text.count(old))} times"
         return failed(f"old_str {times} in {path!r}; it must occur exactly once. Nothing was changed.")
-    line = text[: text.index(old)].count("\n") + 1
+    line = text[:found].count("\n") + 1
     return _write(path, text.replace(old, new, 1), workspace, f"edited {path} at line {line}")
 
 
