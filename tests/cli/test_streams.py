@@ -7,6 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -138,6 +139,9 @@ def test_progress_lives_on_one_line_of_a_terminal_and_in_plain_lines_elsewhere(s
     shell.lay(TASK, ASK)
     seen = on_terminal(shell, "converge")
     assert b"\r\x1b[K" in seen
+    drawn = [line for line in seen.split(b"\r\x1b[K") if line.startswith(b"\x1b[2m")]
+    assert drawn
+    assert not [line for line, following in pairwise(drawn) if line == following]
     done = shell.run("converge", code=13)
     assert "\r" not in done.stderr
     assert "turn 1" in done.stderr

@@ -167,7 +167,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._live = is_terminal(sys.stderr)
-        self._drawn = False
+        self._drawn = ""  # the line that stands now
         self._forget()
 
     def _forget(self) -> None:
@@ -223,10 +223,13 @@ class Progress:
 
     def _redraw(self, text: str) -> None:
         width = width_of(sys.stderr) or 100
+        line = printable(_BREAKS.sub(" ", text))[: width - 1]
+        if line == self._drawn:
+            return
         with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write("\r\x1b[K" + styled(printable(_BREAKS.sub(" ", text))[: width - 1], "dim", sys.stderr))
+            sys.stderr.write("\r\x1b[K" + styled(line, "dim", sys.stderr))
             sys.stderr.flush()
-        self._drawn = True
+        self._drawn = line
 
     def close(self) -> None:
         """Leave no half line behind."""
@@ -234,7 +237,7 @@ class Progress:
             with contextlib.suppress(OSError, ValueError):
                 sys.stderr.write("\r\x1b[K")
                 sys.stderr.flush()
-            self._drawn = False
+            self._drawn = ""
 
     def _note(self, event: Event) -> None:
         """What one event adds to the line of its turn."""
