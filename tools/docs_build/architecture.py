@@ -24,7 +24,7 @@ def modules() -> str:
         for path in sorted((PACKAGE / folder).glob("*.py")):
             if path.stem != "__init__":
                 said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-                rows.append((code(f"{folder}/{path.stem}"), prose(said.split("\n\n")[0])))
+                rows.append((code(f"{folder}/{path.stem}"), prose(said.split("\n\n")[0], "docs")))
     return table(("module", "is"), rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 WRITTEN = "<!-- Written by `make docs` from {source}. Change the source, not this page. -->"
@@ -27,6 +28,13 @@ def code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
-def prose(docstring: str | None) -> str:
-    """A docstring as Markdown: double back-quotes become single ones."""
-    return (docstring or "").strip().replace("``", "`")
+_PAGE = re.compile(r"\bdocs/([\w/-]+/)?([\w-]+)\.md")
+
+
+def prose(docstring: str | None, docs: str = "..") -> str:
+    """A docstring as Markdown: double back-quotes become single ones, pages become links.
+
+    ``docs`` is where that folder lies, seen from the page; by default from a page of the reference.
+    """
+    text = (docstring or "").strip().replace("``", "`")
+    return _PAGE.sub(lambda found: f"[{found[2].replace('-', ' ')}]({docs}/{found[1] or ''}{found[2]}.md)", text)

@@ -9,6 +9,8 @@ import sys
 from types import UnionType
 from typing import Any, NewType, get_args
 
+import msgspec
+
 from docs_build.markdown import code, page, prose
 
 PUBLIC = ("setpoint", "setpoint.ports", "setpoint.testing")
@@ -56,6 +58,9 @@ def _first_paragraph(docstring: str | None) -> str:
 
 
 def _fields(cls: type[Any]) -> list[str]:
+    if issubclass(cls, msgspec.Struct):
+        kinds = {name: kind for base in cls.__mro__ for name, kind in inspect.get_annotations(base).items()}
+        return [f"{name}: {kinds[name]}" for name in cls.__struct_fields__ if not name.startswith("_")]
     if not dataclasses.is_dataclass(cls):
         return []
     return [f"{field.name}: {field.type}" for field in dataclasses.fields(cls) if not field.name.startswith("_")]

@@ -443,10 +443,8 @@ def _no_certificate(p: Pursuit) -> tuple[bytes, str, str]:
 
 
 def open_runtime(store: str | None = None, *, clock: Clock | None = None) -> Runtime:
-    """A runtime for a ``with`` or ``async with`` block, which closes it.
-
-    StoreFault, UsageFault when the store or the state cannot be used.
-    """
+    """A runtime for a ``with`` or ``async with`` block, which closes it. StoreFault, UsageFault when the store or the
+    state cannot be used."""
     places = find_places(store)
     places.make()
     used = clock or SystemClock()
