@@ -92,8 +92,7 @@ def changed(before: Snapshot, after: Snapshot) -> set[str]:
 def digests_of_changes(before: Snapshot, after: Snapshot) -> dict[str, str]:
     """sha256 of every changed file as it is after; empty text for a removed one."""
     return {
-        path: hashlib.sha256(after[path][1]).hexdigest() if path in after else ""
-        for path in changed(before, after)
+        path: hashlib.sha256(after[path][1]).hexdigest() if path in after else "" for path in changed(before, after)
     }
 
 
@@ -134,9 +133,7 @@ def own_suite(name: str, tree: Path) -> dict[str, int]:
     target = facts(name)["own_suite"]["target"]
     done = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", target], tree)
     last = (done.stdout.strip().splitlines() or [""])[-1]
-    return {
-        outcome: int(count) for count, outcome in re.findall(r"(\d+) ([a-z]+)", last.partition(" in ")[0])
-    }
+    return {outcome: int(count) for count, outcome in re.findall(r"(\d+) ([a-z]+)", last.partition(" in ")[0])}
 
 
 def golden(name: str, tree: Path) -> dict[str, int]:
@@ -153,9 +150,7 @@ def golden(name: str, tree: Path) -> dict[str, int]:
     ]
     done = run(command, tree, SEALED=str(sealed))
     last = (done.stdout.strip().splitlines() or [""])[-1]
-    return {
-        outcome: int(count) for count, outcome in re.findall(r"(\d+) ([a-z]+)", last.partition(" in ")[0])
-    }
+    return {outcome: int(count) for count, outcome in re.findall(r"(\d+) ([a-z]+)", last.partition(" in ")[0])}
 
 
 # What the runtime does for an oracle, without its sandboxes: the candidate only maps calls to JSON.
@@ -213,9 +208,7 @@ def check_the_fix(name: str, repository: Path) -> str:
     """Sealed checks fail before and pass after; the own suite counts the same; the fixed files are as pinned."""
     before = {criterion: passes(name, repository) for criterion, passes in CRITERIA.items()}
     if before != {"own-suite": True, "golden": False, "heldout": False}:
-        raise CheckFailed(
-            f"{name} as published should pass its own suite and fail both sealed checks: {before}"
-        )
+        raise CheckFailed(f"{name} as published should pass its own suite and fail both sealed checks: {before}")
     with copy_of(repository) as tree:
         for change in patches(name).RIGHT:
             apply(tree, change)
@@ -294,9 +287,7 @@ def check_the_proposer(name: str, repository: Path) -> str:
                 if rolls_back:
                     put_back(tree, base)
                 elif claims(calls) and first_to_notice(name, tree) is None:
-                    raise CheckFailed(
-                        f"{name}: the claim of turn {number} is true; only turn {count} should be"
-                    )
+                    raise CheckFailed(f"{name}: the claim of turn {number} is true; only turn {count} should be")
             play_turn(name, tree, story[-1])
             end = digests_of_changes(base, snapshot(tree))
         if end != facts(name)["fixed_files"]:
@@ -322,9 +313,7 @@ CHECKS = (check_the_fix, check_the_wrong_patches, check_the_proposer, check_the_
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(setup.NAMES)}; default: all")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="setpoint-real-") as dest:

@@ -101,9 +101,7 @@ def fetch(wanted: Pin, downloads: Path) -> Path:
                 f"{wanted.archive} was not there after {PIP_TIMEOUT_S} s; check the network and run this again"
             ) from late
         if "DO NOT MATCH THE HASHES" in done.stderr:
-            raise SetupFault(
-                f"{wanted.archive} from the package index is not the pinned one: {done.stderr.strip()}"
-            )
+            raise SetupFault(f"{wanted.archive} from the package index is not the pinned one: {done.stderr.strip()}")
         fresh = Path(scratch, wanted.archive)
         if done.returncode != 0 or not fresh.is_file():
             last = done.stderr.strip().splitlines()[-1:] or [f"pip ended with {done.returncode}"]
@@ -156,9 +154,7 @@ def lay_out(name: str, dest: Path, *, force: bool = False) -> Path:
     if repository.exists() and not force:
         if not (repository / ".git").is_dir():
             raise SetupFault(f"{repository} is not a repository of this script; move it away or use --force")
-        if git(repository, "rev-parse", "HEAD") == wanted.commit and not git(
-            repository, "status", "--porcelain"
-        ):
+        if git(repository, "rev-parse", "HEAD") == wanted.commit and not git(repository, "status", "--porcelain"):
             return repository
         raise SetupFault(f"{repository} has changed since it was laid out; use --force to lay it out anew")
     archive = fetch(wanted, dest / ".downloads")
@@ -171,16 +167,12 @@ def lay_out(name: str, dest: Path, *, force: bool = False) -> Path:
     git(repository, "-c", "commit.gpgsign=false", "commit", "--quiet", "--message", message)
     commit = git(repository, "rev-parse", "HEAD")
     if commit != wanted.commit:
-        raise SetupFault(
-            f"{repository} became commit {commit}, but {wanted.commit} is pinned in {name}/facts.json"
-        )
+        raise SetupFault(f"{repository} became commit {commit}, but {wanted.commit} is pinned in {name}/facts.json")
     return repository
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all")
     parser.add_argument("--dest", type=Path, default=DEST, help="default: build/real of this checkout")
     parser.add_argument("--force", action="store_true", help="replace what is there")

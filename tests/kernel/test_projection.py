@@ -145,7 +145,7 @@ def test_ten_megabytes_of_output_enter_within_the_bound_and_marked() -> None:
 def test_no_prompt_exceeds_its_bound_and_the_anchors_survive(
     outputs: list[int], files: list[int], entries: int, bound: int
 ) -> None:
-    """R085, R092, R166, E1: whatever is too large, the ladder ends, below the bound, with goal, delta and notes whole."""
+    """R085, R092, R166, E1: whatever is too large, the ladder ends, below the bound; goal, delta, notes stay whole."""
     record = Record(
         trajectory_id="t",
         shown=tuple(shown(turn, "o" * size) for turn, size in enumerate(outputs)),

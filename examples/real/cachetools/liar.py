@@ -45,9 +45,7 @@ STORY = (
 
 def variation(turn: int) -> Edit:
     """The published code with another comment each time."""
-    new = ORDERED.replace(
-        "self.__update(key)\n", f"self.__update(key)  # attempt {turn}: ghost keys handled\n"
-    )
+    new = ORDERED.replace("self.__update(key)\n", f"self.__update(key)  # attempt {turn}: ghost keys handled\n")
     return Edit("cachetools/mru.py", ORDERED, new)
 
 

@@ -24,9 +24,7 @@ STORY = (
     Turn(
         "Some tests are in the way.",
         (
-            shell(
-                "sed -i 's/def test_numbers/def skip_numbers/; s/def test_hex/def skip_hex/' test_parse.py"
-            ),
+            shell("sed -i 's/def test_numbers/def skip_numbers/; s/def test_hex/def skip_hex/' test_parse.py"),
             claim("ALL PASSED: the test-suite is green."),
         ),
     ),

@@ -39,9 +39,7 @@ STORY = (
                 Edit(
                     FILTER,
                     SEARCH,
-                    "            m = None if len(token.value) > 60 else "
-                    + SEARCH.strip().removeprefix("m = ")
-                    + "\n",
+                    "            m = None if len(token.value) > 60 else " + SEARCH.strip().removeprefix("m = ") + "\n",
                 )
             ),
             claim("The reported input takes a millisecond."),

@@ -4,9 +4,7 @@ import signal
 
 import sqlparse
 
-CPU_SECONDS = (
-    0.3  # of one statement; the fault would need centuries, and a check that hangs is no evidence at all
-)
+CPU_SECONDS = 0.3  # of one statement; the fault would need centuries, and a check that hangs is no evidence at all
 
 
 def stop(number, frame):
