@@ -426,7 +426,7 @@ def test_opening_imports_no_client_library_and_no_yaml() -> None:
         "import sys\n"
         "from setpoint.adapters.proposers import opening\n"
         "seen = {name.partition('.')[0] for name in sys.modules}\n"
-        "print(sorted(seen & {'openai', 'anthropic', 'yaml', 'httpx', 'httpx2', 'pydantic', 'msgspec'}))\n"
+        "print(sorted(seen & {'openai', 'anthropic', 'yaml', 'httpx', 'httpx2', 'pydantic'}))\n"
         "from pathlib import Path\n"
         "[opening.open_proposer(f'{kind}:m', base_dir=Path('/')) for kind in ('openai', 'anthropic')]\n"
         "seen = {name.partition('.')[0] for name in sys.modules}\n"
