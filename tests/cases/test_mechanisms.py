@@ -167,6 +167,30 @@ def test_a_retry_is_a_new_trajectory_that_names_its_parent(case: Case) -> None:
     assert outcome.record.spent.model_calls == 1, "with a budget of its own"
 
 
+def test_a_workspace_that_is_as_desired_needs_no_base(case: Case) -> None:
+    """R238, R004: converged from the required commit, it stays converged when it is converged again."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    git(case.project, "init", "-q")
+    git(case.project, "add", ".")
+    git(case.project, "commit", "-qm", "first")
+    from .conftest import SPEC
+
+    base = git(case.project, "rev-parse", "HEAD").strip()
+    case.script(MENDED)
+    task = load_task(str(case.task(environment={**SPEC["environment"], "base": base})))
+
+    async def pursue() -> Any:
+        async with case.runtime() as runtime:
+            return await runtime.converge(task)
+
+    assert asyncio.run(pursue()).exit_code == 0
+    asked = len(case.prompts)
+    assert asked == 1
+    again = asyncio.run(pursue())
+    assert again.exit_code == 0 and again.record.turn == 0 and len(case.prompts) == asked
+
+
 @pytest.mark.parametrize("state", ["clean", "dirty", "untracked", "another-commit", "no-such-commit", "no-repository"])
 def test_only_the_required_commit_checked_out_clean_is_taken_as_base(case: Case, state: str) -> None:
     """R238: anything else is exit 15, before a model is asked or a line is logged."""

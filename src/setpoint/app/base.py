@@ -18,8 +18,12 @@ git -c safe.directory=* -c core.fsmonitor=false status --porcelain=v1 --untracke
 """
 
 
+class BaseUnmet(ConflictFault):
+    """The workspace is not the commit that the task requires (exit 15)."""
+
+
 async def require_base(task: Task, workspace: Workspace, sandbox: Sandbox) -> None:
-    """ConflictFault (exit 15) unless the workspace is exactly the commit the task names. Nothing without one."""
+    """BaseUnmet unless the workspace is exactly the commit the task names. Nothing without one."""
     wanted = task.environment.base
     if wanted is None:
         return
@@ -46,8 +50,8 @@ async def require_base(task: Task, workspace: Workspace, sandbox: Sandbox) -> No
 _RESOLVE = 'git -c safe.directory=* rev-parse --verify --quiet "$wanted^{commit}" || exit 4\n'
 
 
-def _refused(task: Task, why: str) -> ConflictFault:
-    return ConflictFault(
+def _refused(task: Task, why: str) -> BaseUnmet:
+    return BaseUnmet(
         f"the task requires base {task.environment.base} of {task.environment.workspace}, but {why}",
         hint="Check out that commit and put other changes aside, or drop environment.base.",
     )

@@ -18,6 +18,7 @@ import msgspec
 from setpoint.adapters.clock import SystemClock
 from setpoint.adapters.stores import open_log
 from setpoint.adapters.stores.memory import MemoryLog
+from setpoint.app.base import BaseUnmet
 from setpoint.app.opening import Equipment
 from setpoint.app.places import Places, find_places
 from setpoint.app.planning import Plan, plan_of
@@ -102,12 +103,27 @@ class Runtime:
     ) -> Outcome:
         """Accept ``task`` and pursue it to its end or to a pause.
 
-        Raises ClosureMissing or IsolationUnavailable (exit 12) before anything is written, ConflictFault never: a
-        conflict is an outcome (exit 15).
+        Raises, before anything is written, ClosureMissing or IsolationUnavailable (exit 12), and ConflictFault (exit
+        15) when the required base is not checked out; any later conflict is an outcome. A workspace that is as
+        desired needs no base: nothing starts from it.
         """
-        return await self._worker.start(
-            task, models=models, models_directory=models_directory, parent=parent, observer=observer
-        )
+
+        async def start(*, any_base: bool) -> Outcome:
+            return await self._worker.start(
+                task,
+                models=models,
+                models_directory=models_directory,
+                parent=parent,
+                any_base=any_base,
+                observer=observer,
+            )
+
+        try:
+            return await start(any_base=False)
+        except BaseUnmet:
+            if not (await self.measure(task)).is_met:
+                raise
+        return await start(any_base=True)
 
     async def resume(
         self, trajectory_id: str, *, observer: Observer | None = None, more: Raised | None = None, by: str = "operator"

@@ -153,7 +153,8 @@ def _environment() -> Schema:
             "base": {
                 "type": ["string", "null"],
                 "pattern": COMMIT_PATTERN,
-                "description": "A git commit to require, in hex; null takes the tree as it is.",
+                "description": "A git commit to start from, in hex, checked out clean; null takes the tree as it is. "
+                "A tree that is as desired already needs none.",
                 "default": None,
                 "examples": ["4f2c91d"],
             },

@@ -97,11 +97,13 @@ class Worker:
         models: Sequence[str] | None = None,
         models_directory: str | None = None,
         parent: str = "",
+        any_base: bool = False,
         observer: Observer | None = None,
     ) -> Outcome:
-        """Accept ``task`` as a new trajectory and pursue it by ``body``.
+        """Accept ``task`` as a new trajectory and pursue it by ``body``; ``any_base``: also from another base.
 
-        ClosureMissing and IsolationUnavailable (exit 12) come before anything is written.
+        ClosureMissing and IsolationUnavailable (exit 12), and the ConflictFault (exit 15) of a base that is not the
+        one the task requires, come before anything is written.
         """
         self._places.refuse_inside(task.environment.workspace)
         sandbox = self.equipment.sandbox(task.environment.tier)
@@ -114,7 +116,8 @@ class Worker:
         with self._leased(trajectory_id) as lease:
             workspace = await asyncio.to_thread(self.equipment.workspace, task, trajectory_id)
             try:
-                await require_base(task, workspace, sandbox)
+                if not any_base:
+                    await require_base(task, workspace, sandbox)
                 journal = Journal(
                     self._log,
                     self._clock,

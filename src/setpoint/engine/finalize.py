@@ -149,7 +149,7 @@ async def _meets_it_now(p: Pursuit) -> bool:
     if not p.record.items:
         return False  # it was met, and the end has another reason
     await _judge_what_is_there(p)
-    return not p.record.items and p.record.measured == p.record.fingerprint and not _over_budget(p)
+    return p.record.is_met and not _over_budget(p)
 
 
 async def commit_progress(p: Pursuit, reason: str, message: str, code: int) -> None:

@@ -46,7 +46,7 @@ async def converge(p: Pursuit) -> Record:
             if record.seal_broken:
                 await fail(p, "Drifted", record.seal_broken, 17)
                 continue
-            if not record.items and record.measured == record.fingerprint:
+            if record.is_met:
                 await succeed(p)
                 continue
             if record.route_index >= len(record.models):

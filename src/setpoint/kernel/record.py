@@ -212,5 +212,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     seq: int = 0  # events folded
 
     @property
+    def is_met(self) -> bool:
+        """The delta of the state as it is now was measured, and is empty."""
+        return not self.items and self.measured == self.fingerprint
+
+    @property
     def is_terminal(self) -> bool:
         return self.state in TERMINAL
