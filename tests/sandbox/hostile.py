@@ -98,11 +98,28 @@ def in_a_child(attempt: Callable[[], Any]) -> Callable[[], bool]:
 def content(path: str) -> Callable[[], Any]:
     def read() -> Any:
         if os.path.isdir(path):
-            return os.listdir(path)
+            return beside_the_interpreter(path)
         with open(path, "rb") as file:
             return file.read(200)
 
     return read
+
+
+def beside_the_interpreter(folder: str) -> list[str]:
+    """What is seen below a folder that is not a step down to the interpreter, which is shown wherever it lies."""
+    steps = set()
+    for shown in (sys.executable, sys.prefix, sys.base_prefix, os.path.realpath(sys.executable)):
+        parts = shown.split("/")
+        steps |= {"/".join(parts[:length]) for length in range(2, len(parts) + 1)}
+    ends = {sys.prefix, sys.base_prefix, os.path.dirname(os.path.dirname(sys.executable))}
+    found = []
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if path not in steps:
+            found.append(path)
+        elif path not in ends and os.path.isdir(path):
+            found += beside_the_interpreter(path)
+    return found
 
 
 def opens(path: str, flags: int = os.O_WRONLY) -> Callable[[], bool]:
