@@ -116,7 +116,7 @@ class WorkspaceFault(Fault):
 
 
 class ChangeRejected(WorkspaceFault):
-    """The staged change holds something no commit may carry (setuid file, device, fifo, socket, too deep)."""
+    """The staged change holds something no commit may carry (setuid, device, fifo, socket, unreadable, too deep)."""
 
 
 class ProposerFault(Fault):

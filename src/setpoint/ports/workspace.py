@@ -14,7 +14,7 @@ Promises every adapter keeps (each sentence has a conformance test):
 - A path the user touched since ``open`` is a conflict: ``ConflictFault`` names it, nothing is overwritten, the staged
   version stays available.
 - No symlink, ``..`` or swapped parent ever leads a read or a write out of the workspace.
-- Setuid files, devices, fifos and sockets never reach ``keep``: ``ChangeRejected``.
+- Setuid and unreadable files, devices, fifos and sockets never reach ``keep``: ``ChangeRejected``.
 """
 
 from __future__ import annotations
