@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from setpoint.app.manifest import load_task
+from setpoint.app.runtime import Runtime
 from setpoint.kernel.errors import ConflictFault
 
 from .conftest import MENDED, Case, say, shell, write
@@ -167,7 +168,7 @@ def test_a_retry_is_a_new_trajectory_that_names_its_parent(case: Case) -> None:
     assert outcome.record.spent.model_calls == 1, "with a budget of its own"
 
 
-def test_a_workspace_that_is_as_desired_needs_no_base(case: Case) -> None:
+def test_a_workspace_that_is_as_desired_needs_no_base(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """R238, R004: converged from the required commit, it stays converged when it is converged again."""
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
@@ -189,6 +190,17 @@ def test_a_workspace_that_is_as_desired_needs_no_base(case: Case) -> None:
     assert asked == 1
     again = asyncio.run(pursue())
     assert again.exit_code == 0 and again.record.turn == 0 and len(case.prompts) == asked
+
+    case.project.joinpath("src", "value").write_text("4")  # as if the check had flickered between the two looks at it
+    met = again.record
+
+    async def measure(self: Any, task: Any) -> Any:
+        return met
+
+    monkeypatch.setattr(Runtime, "measure", measure)
+    before = case.tree()
+    unmet = asyncio.run(pursue())
+    assert unmet.exit_code == 11 and len(case.prompts) == asked and case.tree() == before
 
 
 @pytest.mark.parametrize("state", ["clean", "dirty", "untracked", "another-commit", "no-such-commit", "no-repository"])

@@ -100,7 +100,9 @@ class Worker:
         any_base: bool = False,
         observer: Observer | None = None,
     ) -> Outcome:
-        """Accept ``task`` as a new trajectory and pursue it by ``body``; ``any_base``: also from another base.
+        """Accept ``task`` as a new trajectory and pursue it by ``body``.
+
+        ``any_base``: also from another base than the required one, but without a model, so no work starts from it.
 
         ClosureMissing and IsolationUnavailable (exit 12), and the ConflictFault (exit 15) of a base that is not the
         one the task requires, come before anything is written.
@@ -109,7 +111,7 @@ class Worker:
         sandbox = self.equipment.sandbox(task.environment.tier)
         exposure = require_closure(task, sandbox.report.tier)
         directory = os.path.dirname(task.source) if task.source else os.getcwd()
-        routes = list(models or task.models)
+        routes = [] if any_base else list(models or task.models)
         self._open_routes(routes, models_directory or directory)  # one that cannot be opened is told before anything
         trajectory_id = self._clock.new_id("tr")
         self._log.create(trajectory_id, KIND)
