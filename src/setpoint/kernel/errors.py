@@ -78,6 +78,21 @@ class HeadMoved(StoreFault):
     """The log is not at the position this append expected. Nothing was written."""
 
 
+class DuplicateEffect(StoreFault):
+    """Another run holds the key of this outside effect. Nothing was written."""
+
+    exit_code = 15
+
+    def __init__(self, message: str, *, key: str = "", holder: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.key = key
+        self.holder = holder
+
+
+class StatementRefused(StoreFault):
+    """The database refused a statement, or it would have changed other rows than it must. Nothing was written."""
+
+
 class LogCorrupt(Fault):
     """The hash chain does not hold at a named position. Never repaired silently."""
 

@@ -8,7 +8,7 @@ from setpoint.kernel.contract import Criterion, Invariant, Level, Limits, Mount,
 from setpoint.kernel.evidence import Counts, Evidence, Failure, Verdict
 from setpoint.kernel.proposal import RawCall, Reply, StopReason, Usage
 from setpoint.ports.clock import Clock
-from setpoint.ports.log import Checkpoint, Draft, Head, Lease, Log, Stored, StreamInfo
+from setpoint.ports.log import Beside, Checkpoint, Draft, Head, Lease, Log, Statement, Stored, StreamInfo
 from setpoint.ports.proposer import Context, Part, Proposer, RouteLimits, ToolSpec, Zone
 from setpoint.ports.sandbox import (
     SEALED_AT,
@@ -39,6 +39,7 @@ __all__ = [
     "SEALED_AT",
     "WORKSPACE_AT",
     "Action",
+    "Beside",
     "BindView",
     "Candidate",
     "Captured",
@@ -74,6 +75,7 @@ __all__ = [
     "SandboxReport",
     "Scratch",
     "StopReason",
+    "Statement",
     "Stored",
     "StreamInfo",
     "Tier",

@@ -16,6 +16,13 @@ Promises every adapter keeps (each sentence has a conformance test):
 - A malformed draft (``at``, ``type``, ``turn``, ``data``) raises ValueError before anything is queued.
 - Concurrent durable appends of many streams share syncs.
 - ``read`` verifies the chain and raises LogCorrupt naming stream and seq; nothing is repaired.
+- ``beside`` goes down with the events or not at all: a key in ``claims`` that another stream holds raises
+  DuplicateEffect and nothing was written; one that this stream holds already is no change. A statement that changes
+  another number of rows than it must raises StatementRefused, likewise. The database's own words for a statement it
+  cannot run are in the StatementRefused, too.
+- A claimed key stays until its stream releases it. ``claimant`` tells who holds a key.
+- ``due`` lists streams whose wake-up time has come, earliest first; a message delivered to a stream with a wake-up time
+  brings it to 0. A stream without one is never listed.
 - A lease is exclusive; ``claim`` on a lease whose owner process is provably dead succeeds at once, on a live one raises
   LeaseLost; each claim raises the fencing token.
 - A full disk, a locked or read-only database raises StoreFault, and nothing acknowledged is lost.
@@ -54,6 +61,33 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     prev: str
     hash: str
     data: bytes
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """SQL on tables of the user's own in the store's database, run inside the append's transaction.
+
+    ``parameters`` are named (``:name`` in ``sql``). ``rows`` is how many rows it must change.
+    """
+
+    sql: str
+    parameters: dict[str, str | int | float | bytes | None] = {}
+    rows: int = 1
+
+
+WAKE_AS_BEFORE = -1
+NO_WAKE = -2
+"""The stream is over: nothing will ever have to be done for it by itself."""
+WAKE_BY_MESSAGE = 2**53 - 1
+"""Only a message wakes it."""
+
+
+class Beside(msgspec.Struct, frozen=True):
+    """What goes down in the same transaction as the events of an append."""
+
+    claims: tuple[str, ...] = ()  # keys of outside effects that become this stream's: at most one stream holds a key
+    releases: tuple[str, ...] = ()  # keys that this stream gives up; one it does not hold is no change
+    wake_ms: int = WAKE_AS_BEFORE  # when the stream next wants attention, epoch ms; 0 is now
+    statements: tuple[Statement, ...] = ()
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -105,8 +139,11 @@ class Log(Protocol):
         durable: bool = True,
         payloads: Sequence[bytes] = (),
         checkpoint: bytes | None = None,
+        beside: Beside | None = None,
     ) -> Head:
         """Append in one transaction, with content-addressed payloads and optionally a checkpoint at the new head.
+
+        Claims and statements need ``durable=True`` (else ValueError): whoever acts on them must know that they stand.
 
         Cancelled while it waits, it may still go down: read the head before the next one. A fault whose ``effect`` is
         ``in_doubt`` (the disk failed while it was syncing) says the same.
@@ -141,6 +178,18 @@ class Log(Protocol):
 
     def holder(self, stream: str) -> Lease | None:
         """Who holds the lease now, None when nobody does."""
+        ...
+
+    def claimant(self, key: str) -> str | None:
+        """The stream that holds the key of an outside effect, None when nobody does."""
+        ...
+
+    def due(self, kind: str, now_ms: int, count: int) -> list[tuple[str, int]]:
+        """At most ``count`` streams of a kind whose wake-up time is at or before ``now_ms``, with it, earliest first."""
+        ...
+
+    def next_wake(self, kind: str) -> int | None:
+        """The earliest wake-up time of any stream of that kind, None when there is none."""
         ...
 
     # A mailbox for requests from outside the owner: pause, cancel, kill, answer. Durable, ordered, deduplicated by key.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from setpoint.ports.log import ZERO_HASH, Draft, Head, Lease, Log, Stored
+from setpoint.ports.log import ZERO_HASH, Beside, Draft, Head, Lease, Log, Stored
 
 
 class Crash(BaseException):
@@ -34,18 +34,22 @@ class CrashingLog:
         durable: bool = True,
         payloads: Sequence[bytes] = (),
         checkpoint: bytes | None = None,
+        beside: Beside | None = None,
     ) -> Head:
         left = self.left
         if left is None or len(events) < left:
             head = await self._inner.append(
-                lease, expected, events, durable=durable, payloads=payloads, checkpoint=checkpoint
+                lease, expected, events, durable=durable, payloads=payloads, checkpoint=checkpoint, beside=beside
             )
             if left is not None:
                 self.left = left - len(events)
             return head
         if left:
             whole = checkpoint if left == len(events) else None
-            await self._inner.append(lease, expected, events[:left], durable=True, payloads=payloads, checkpoint=whole)
+            part = beside if left == len(events) else _without_statements(beside)
+            await self._inner.append(
+                lease, expected, events[:left], durable=True, payloads=payloads, checkpoint=whole, beside=part
+            )
         self.left = 0
         raise Crash(f"the owner of {lease.stream} died after {expected.seq + left} events")
 
@@ -59,6 +63,11 @@ class CrashingLog:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+def _without_statements(beside: Beside | None) -> Beside | None:
+    """As much of it as may be down when the events are not all: a claim is harsher with half its events than without."""
+    return None if beside is None else Beside(claims=beside.claims)
 
 
 class DiaryLog:
@@ -83,9 +92,10 @@ class DiaryLog:
         durable: bool = True,
         payloads: Sequence[bytes] = (),
         checkpoint: bytes | None = None,
+        beside: Beside | None = None,
     ) -> Head:
         head = await self._inner.append(
-            lease, expected, events, durable=durable, payloads=payloads, checkpoint=checkpoint
+            lease, expected, events, durable=durable, payloads=payloads, checkpoint=checkpoint, beside=beside
         )
         self.appends.append((durable, tuple(draft.type for draft in events)))
         self._waiting += [draft.type for draft in events]

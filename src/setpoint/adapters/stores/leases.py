@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from setpoint.adapters.stores.owner import is_provably_dead
-from setpoint.kernel.errors import HeadMoved, LeaseLost, StoreFault, UnknownTrajectory
+from setpoint.kernel.errors import DuplicateEffect, HeadMoved, LeaseLost, StoreFault, UnknownTrajectory
 from setpoint.ports.log import Head
 
 
@@ -32,6 +32,15 @@ def head_moved(stream: str, expected: Head, found: Head) -> HeadMoved:
         f"{stream} is at {found.seq} ({found.hash[:19]}), this append expected {expected.seq} "
         f"({expected.hash[:19]}); nothing was written",
         hint="Read the log again and decide from what it holds now.",
+    )
+
+
+def claimed_by_other(stream: str, key: str, holder: str) -> DuplicateEffect:
+    return DuplicateEffect(
+        f"the effect {key!r} that {stream} is about to make belongs to {holder}; nothing was written",
+        key=key,
+        holder=holder,
+        hint=f"`setpoint describe {holder}` shows what became of it.",
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from setpoint.adapters.stores.leases import (
+    claimed_by_other,
     closed,
     head_moved,
     held_by_other,
@@ -21,9 +22,20 @@ from setpoint.adapters.stores.leases import (
 )
 from setpoint.adapters.stores.sealing import Row, seal, verified
 from setpoint.kernel.chain import envelope_template, instant
-from setpoint.kernel.errors import LogCorrupt, StoreFault
+from setpoint.kernel.errors import LogCorrupt, StatementRefused, StoreFault
 from setpoint.kernel.keys import digest_bytes
-from setpoint.ports.log import ZERO_HASH, Checkpoint, Draft, Head, Lease, Stored, StreamInfo
+from setpoint.ports.log import (
+    NO_WAKE,
+    WAKE_AS_BEFORE,
+    ZERO_HASH,
+    Beside,
+    Checkpoint,
+    Draft,
+    Head,
+    Lease,
+    Stored,
+    StreamInfo,
+)
 
 _WHERE = "the store in memory"
 
@@ -40,6 +52,7 @@ class _Stream:
     fence: int = 0
     owner: str | None = None
     expires_at_ms: int = 0
+    wake_ms: int | None = None
     inbox: list[tuple[int, str, bytes]] = field(default_factory=list[tuple[int, str, bytes]])
 
 
@@ -54,6 +67,7 @@ class MemoryLog:
         self._lock = threading.RLock()
         self._streams: dict[str, _Stream] = {}
         self._payloads: dict[str, bytes] = {}
+        self._claims: dict[str, str] = {}
         self._is_closed = False
 
     def create(self, stream: str, kind: str) -> None:
@@ -73,7 +87,10 @@ class MemoryLog:
         durable: bool = True,
         payloads: Sequence[bytes] = (),
         checkpoint: bytes | None = None,
+        beside: Beside | None = None,
     ) -> Head:
+        if beside is not None and not durable and (beside.claims or beside.statements):
+            raise ValueError("claims and statements need durable=True")
         with self._lock:
             held = self._stream(lease.stream)
             rows, head = seal(held.template, expected, events)
@@ -81,6 +98,8 @@ class MemoryLog:
                 raise superseded(lease.stream, lease.fence, held.fence, held.owner)
             if held.head != expected:
                 raise head_moved(lease.stream, expected, held.head)
+            if beside is not None:
+                self._put_beside(lease.stream, held, beside)
             held.rows.extend(rows)
             held.head = head
             if rows:
@@ -89,6 +108,21 @@ class MemoryLog:
             if checkpoint is not None:
                 held.checkpoint = Checkpoint(head.seq, head.hash, checkpoint)
             return head
+
+    def _put_beside(self, stream: str, held: _Stream, beside: Beside) -> None:
+        if beside.statements:
+            raise StatementRefused(
+                f"{_WHERE} has no tables; nothing was written", hint="Use an SQLite or Postgres store."
+            )
+        for key in beside.claims:
+            if self._claims.get(key, stream) != stream:
+                raise claimed_by_other(stream, key, self._claims[key])
+        self._claims.update(dict.fromkeys(beside.claims, stream))
+        for key in beside.releases:
+            if self._claims.get(key) == stream:
+                del self._claims[key]
+        if beside.wake_ms != WAKE_AS_BEFORE:
+            held.wake_ms = None if beside.wake_ms == NO_WAKE else beside.wake_ms
 
     async def flush(self, stream: str) -> None:
         with self._lock:
@@ -157,12 +191,31 @@ class MemoryLog:
                 return None
             return Lease(stream, held.fence, held.owner, held.expires_at_ms)
 
+    def claimant(self, key: str) -> str | None:
+        with self._lock:
+            self._refuse_closed()
+            return self._claims.get(key)
+
+    def due(self, kind: str, now_ms: int, count: int) -> list[tuple[str, int]]:
+        return [(name, at) for name, at in self._wakes(kind) if at <= now_ms][:count]
+
+    def next_wake(self, kind: str) -> int | None:
+        return next((at for _, at in self._wakes(kind)), None)
+
+    def _wakes(self, kind: str) -> list[tuple[str, int]]:
+        with self._lock:
+            self._refuse_closed()
+            waits = [(s.wake_ms, name) for name, s in self._streams.items() if s.kind == kind and s.wake_ms is not None]
+        return [(name, at) for at, name in sorted(waits)]
+
     def deliver(self, stream: str, key: str, data: bytes) -> bool:
         with self._lock:
-            box = self._stream(stream).inbox
-            if any(key == delivered for _, delivered, _ in box):
+            held = self._stream(stream)
+            if any(key == delivered for _, delivered, _ in held.inbox):
                 return False
-            box.append((len(box) + 1, key, data))
+            held.inbox.append((len(held.inbox) + 1, key, data))
+            if held.wake_ms is not None:
+                held.wake_ms = 0
             return True
 
     def inbox(self, stream: str, after: int = 0) -> list[tuple[int, str, bytes]]:
