@@ -59,6 +59,29 @@ REFUSALS_IN_A_ROW_MAX: Final = 6
 IDLE_TURNS_MAX: Final = 8
 """Turns in a row without a mutation, claim or question (reads only) before a steer; twice that is a stall."""
 
+# Effects outside the workspace
+
+EFFECT_ATTEMPTS_MAX: Final = 6
+"""Sendings of one request that surely had no effect so far: five doubling pauses ride out 15 to 31 s of outage."""
+EFFECT_PAUSE_MS_FIRST: Final = 1_000
+"""A refused connection or a restart of the other side is seldom over sooner, and a person does not notice."""
+EFFECT_PAUSE_MS_MAX: Final = 60_000
+"""Longest pause of our own choosing. It is a timer in the log and holds no worker. A server may ask for more."""
+BREAKER_FAILURES: Final = 5
+"""Transport failures in a row: at 2 % lost replies five happen by chance once in three hundred million calls."""
+BREAKER_OPEN_MS: Final = 30_000
+"""What a dependency usually needs for a restart behind its balancer; each probe after it costs at most one call."""
+HTTP_TIMEOUT_MS: Final = 10_000
+"""From request to whole answer: a payment service's slowest percentile takes a few seconds."""
+HTTP_CONNECT_MS: Final = 3_000
+"""Until a connection stands: one lost SYN is sent again after a second, a second one two seconds later."""
+HTTP_ANSWER_BYTES_MAX: Final = 1 << 20
+"""A receipt has a few hundred bytes; an answer above 1 MiB is not one, and must not fill the worker's memory."""
+HTTP_REASON_CHARS_MAX: Final = 300
+"""Of the other side's words in a fault: enough for its error code and sentence, not for a page of HTML."""
+HTTP_RETRY_AFTER_MS_MAX: Final = 86_400_000
+"""A day. A server that asks for more means something else, and a person looks before that."""
+
 # Projection
 
 MAP_ENTRIES_MAX: Final = 200
@@ -97,3 +120,19 @@ STAGE_STEER: Final = 700
 """From here the prompt asks for the smallest change that finishes; a request, not a guarantee."""
 STAGE_RESTRICT: Final = 900
 """From here only reads, questions and the claim are permitted; a guarantee."""
+
+# Approvals
+
+APPROVAL_SKEW_MS: Final = 30_000
+"""How far an approver's clock may be off: clocks that are kept differ by less than a second, a laptop that just woke
+by some. Every approval lives for minutes at least, so half a minute opens no door."""
+APPROVAL_SEATS_MAX: Final = 100
+"""People one action may need, and roles it may name: what a manifest allows; rules in use ask for two or three."""
+APPROVAL_REASON_CHARS_MAX: Final = 1_000
+"""A reason is a few sentences; it goes into the log and to the model."""
+APPROVAL_TICKET_BYTES_MAX: Final = 16 << 20
+"""A ticket read from outside: the largest proposal (1 MiB) as arguments and preview, all of it escaped sixfold."""
+SIGNED_DECISION_BYTES_MAX: Final = 16 * 1024
+"""The longest reason escaped sixfold, an SSH signature (some 400 bytes) and names leave half of this unused."""
+SSH_SIGN_MS_MAX: Final = 120_000
+"""Time for a person to touch a hardware key or type a passphrase, twice over."""
