@@ -269,7 +269,7 @@ def test_a_newer_schema_is_refused(path):
     db = sqlite3.connect(path)
     db.execute("PRAGMA user_version=99")
     db.close()
-    with pytest.raises(StoreFault, match="has schema version 99; this Setpoint knows up to 1"):
+    with pytest.raises(StoreFault, match="has schema version 99; this Setpoint knows up to 2"):
         SqliteLog(path, Clock())
 
 

@@ -23,7 +23,7 @@ import msgspec
 
 from setpoint.adapters.stores.leases import closed
 from setpoint.adapters.stores.sealing import Row
-from setpoint.ports.log import Head
+from setpoint.ports.log import Beside, Head
 
 LINGER_S = 0.005  # far below any model's reply time, above a scripted turn: the two commits of a fast turn become one
 QUEUE_MAX = 4_096  # jobs; beyond it an append waits for the disk whatever it asked for
@@ -47,6 +47,7 @@ class Job(msgspec.Struct, frozen=True):
     payloads: Sequence[tuple[bytes, bytes]] = ()  # raw digest, bytes
     checkpoint: bytes | None = None
     waiter: Waiter | None = None
+    beside: Beside | None = None
 
 
 Outcome = BaseException | None

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from setpoint.adapters.stores.beside import refuse_unfit
 from setpoint.adapters.stores.leases import (
     claimed_by_other,
     closed,
@@ -89,8 +90,8 @@ class MemoryLog:
         checkpoint: bytes | None = None,
         beside: Beside | None = None,
     ) -> Head:
-        if beside is not None and not durable and (beside.claims or beside.statements):
-            raise ValueError("claims and statements need durable=True")
+        if beside is not None:
+            refuse_unfit(beside, durable)
         with self._lock:
             held = self._stream(lease.stream)
             rows, head = seal(held.template, expected, events)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from setpoint.adapters.stores.beside import refuse_unfit
 from setpoint.adapters.stores.file_system import VOLATILE, file_system_of
 from setpoint.adapters.stores.group_commit import GroupCommit, Job, Waiter
 from setpoint.adapters.stores.leases import (
@@ -33,7 +34,7 @@ from setpoint.adapters.stores.sqlite_schema import connect, open_store
 from setpoint.kernel.chain import envelope_template, hash_raw, hash_text, instant
 from setpoint.kernel.errors import LogCorrupt, StoreFault
 from setpoint.kernel.keys import digest_bytes
-from setpoint.ports.log import ZERO_HASH, Checkpoint, Draft, Head, Lease, Stored, StreamInfo
+from setpoint.ports.log import ZERO_HASH, Beside, Checkpoint, Draft, Head, Lease, Stored, StreamInfo
 
 READ_ROWS = 512  # events fetched at a time: no read transaction outlives a fetch, so none holds a checkpoint back
 
@@ -93,9 +94,17 @@ class SqliteLog:
         durable: bool = True,
         payloads: Sequence[bytes] = (),
         checkpoint: bytes | None = None,
+        beside: Beside | None = None,
     ) -> Head:
-        """As the port says. A cancelled append may still go down: read the head before the next one."""
+        """As the port says. A cancelled append may still go down: read the head before the next one.
+
+        Statements run on tables that the user made in this file. They may read and change the rows of such tables and
+        nothing else: not Setpoint's tables, not the schema, no PRAGMA. As always in SQLite unless a connection asks
+        for it, foreign keys are not enforced.
+        """
         self._refuse_closed()
+        if beside is not None:
+            refuse_unfit(beside, durable)
         if failure := self._commits.take_failure(lease.stream, lease.fence):
             raise failure
         template = self._templates.get(lease.stream)
@@ -106,7 +115,9 @@ class SqliteLog:
         if (
             durable
             and len(self._leased) == 1
-            and self._commits.try_write(Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint))
+            and self._commits.try_write(
+                Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint, None, beside)
+            )
         ):
             if failure := self._commits.take_failure(lease.stream, lease.fence):
                 raise failure
@@ -114,10 +125,14 @@ class SqliteLog:
         elif durable or self._commits.is_full:
             loop = asyncio.get_running_loop()
             waiter = Waiter(loop, loop.create_future())
-            self._commits.enter(Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint, waiter))
+            self._commits.enter(
+                Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint, waiter, beside)
+            )
             await waiter.future
         else:
-            self._commits.enter(Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint))
+            self._commits.enter(
+                Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint, None, beside)
+            )
         return head
 
     async def flush(self, stream: str) -> None:
@@ -223,6 +238,26 @@ class SqliteLog:
         fence, owner, expires = rows[0]
         return Lease(stream, fence, owner, expires) if is_held(owner, expires, self._now()) else None
 
+    # Outside effects and wake-up times.
+
+    def claimant(self, key: str) -> str | None:
+        rows = self._select("SELECT s.stream_id FROM effect_claim c JOIN stream s ON s.id=c.stream WHERE c.key=?", key)
+        return rows[0][0] if rows else None
+
+    def due(self, kind: str, now_ms: int, count: int) -> list[tuple[str, int]]:
+        return self._select(
+            "SELECT stream_id, wake_ms FROM stream WHERE kind=? AND wake_ms<=? ORDER BY wake_ms, stream_id LIMIT ?",
+            kind,
+            now_ms,
+            count,
+        )
+
+    def next_wake(self, kind: str) -> int | None:
+        rows = self._select(
+            "SELECT wake_ms FROM stream WHERE kind=? AND wake_ms IS NOT NULL ORDER BY wake_ms LIMIT 1", kind
+        )
+        return rows[0][0] if rows else None
+
     # The mailbox.
 
     def deliver(self, stream: str, key: str, data: bytes) -> bool:
@@ -233,6 +268,8 @@ class SqliteLog:
                 " ON CONFLICT (stream, key) DO NOTHING",
                 (id, key, data),
             )
+            if inserted.rowcount == 1:
+                db.execute("UPDATE stream SET wake_ms=0 WHERE id=? AND wake_ms IS NOT NULL", (id,))
         self._mail = (0.0, -1)
         return inserted.rowcount == 1
 

@@ -5,7 +5,8 @@ the others go down.
 
 Each step of a statement gives up the interpreter lock, and getting it back from a busy event loop takes up to 5 ms
 (``sys.getswitchinterval``). Hence a batch in which everything follows takes four statements, however many streams it
-holds; only when the first of them finds that something does not follow are the streams looked at one by one.
+holds; only when the first of them finds that something does not follow are the streams looked at one by one. What
+goes down beside the events is one statement more a batch for each kind of it, and one for each of the user's own.
 """
 
 from __future__ import annotations
@@ -16,6 +17,13 @@ from itertools import islice
 
 from setpoint.adapters.stores.group_commit import Job, Outcome
 from setpoint.adapters.stores.leases import head_moved, superseded, unknown_stream
+from setpoint.adapters.stores.sqlite_beside import (
+    Placed,
+    TransactionLost,
+    put_apart,
+    put_together,
+    put_wakes,
+)
 from setpoint.adapters.stores.sqlite_faults import fault_of
 from setpoint.kernel.chain import hash_raw, hash_text
 from setpoint.kernel.errors import Effect, Fault
@@ -75,15 +83,23 @@ class BatchWriter:
         return outcomes
 
     def _write(self, jobs: Sequence[Job]) -> list[Outcome]:
+        refused: dict[int, Fault] = {}  # by place: appends that would take the others' transaction along
+        while True:
+            try:
+                return self._write_once(jobs, refused)
+            except _Spoiled as spoiled:
+                refused[spoiled.place] = spoiled.fault
+
+    def _write_once(self, jobs: Sequence[Job], refused: dict[int, Fault]) -> list[Outcome]:
         db = self.connection
         effect: Effect = "not_sent"
         try:
             db.execute("BEGIN IMMEDIATE")
-            admitted = self._admit_all(jobs)
+            admitted = None if refused else self._admit_all(jobs)
             if admitted is not None:
                 outcomes: list[Outcome] = [None] * len(jobs)
             else:
-                outcomes, admitted = self._admit_each(jobs)
+                outcomes, admitted = self._admit_each(jobs, refused)
             if not admitted:
                 db.execute("ROLLBACK")
                 return outcomes
@@ -102,7 +118,7 @@ class BatchWriter:
         return outcomes
 
     def _admit_all(self, jobs: Sequence[Job]) -> Admitted | None:
-        """Move every stream at once; None, and nothing moved, when some job cannot be admitted so."""
+        """Move every stream at once; None, and nothing moved or put, when some job cannot be admitted so."""
         moves = self._moves(jobs)
         if moves is None:
             return None
@@ -112,11 +128,13 @@ class BatchWriter:
         else:
             for chunk in _chunks(moves):
                 moved += self.connection.execute(_ADVANCE[len(chunk)], _flat(chunk)).rowcount
-        if moved != len(moves):
-            self.connection.execute("ROLLBACK")
+        admitted = [(self._ids[job.stream], job) for job in jobs if job.fence is not None]
+        placed = _placed(admitted)
+        if moved != len(moves) or (placed and not put_together(self.connection, placed)):
+            roll_back(self.connection)
             self.connection.execute("BEGIN IMMEDIATE")
             return None
-        return [(self._ids[job.stream], job) for job in jobs if job.fence is not None]
+        return admitted
 
     def _moves(self, jobs: Sequence[Job]) -> list[tuple[object, ...]] | None:
         """One row a stream for ``_ADVANCE``, None when a stream is new here or its jobs do not follow each other."""
@@ -141,21 +159,30 @@ class BatchWriter:
             for stream, job in first.items()
         ]  # fmt: skip
 
-    def _admit_each(self, jobs: Sequence[Job]) -> tuple[list[Outcome], Admitted]:
+    def _admit_each(self, jobs: Sequence[Job], refused: dict[int, Fault]) -> tuple[list[Outcome], Admitted]:
         """Look at each stream, admit what follows, and say of the rest why not."""
         db = self.connection
         tips = {stream: _Tip(db, stream) for stream in dict.fromkeys(job.stream for job in jobs)}
         outcomes: list[Outcome] = []
         admitted: list[tuple[int, Job]] = []
-        for job in jobs:
+        for place, job in enumerate(jobs):
             tip = tips[job.stream]
-            outcomes.append(tip.admit(job, self.path))
-            if outcomes[-1] is None and job.fence is not None:
-                admitted.append((tip.id, job))
+            fault = None if job.fence is None else tip.fault(job, self.path) or refused.get(place)
+            if fault is None and job.beside is not None:
+                try:
+                    fault = put_apart(db, tip.id, job.stream, job.beside)
+                except TransactionLost as lost:
+                    raise _Spoiled(place, lost.fault) from lost
+            outcomes.append(fault)
+            if job.fence is not None:
+                tip.pass_over(job, fault)
+                if fault is None:
+                    admitted.append((tip.id, job))
         db.executemany(
             "UPDATE stream SET seq=?, hash=?, updated_at=? WHERE id=?",
             [tip.row() for tip in tips.values() if tip.updated_at is not None],
         )
+        put_wakes(db, _placed(admitted))
         self._ids.update((job.stream, id) for id, job in admitted)
         return outcomes, admitted
 
@@ -173,20 +200,8 @@ class _Tip:
         self.fence: int = row[3] if row else 0
         self.owner: str | None = row[4] if row else None
 
-    def admit(self, job: Job, path: str) -> Fault | None:
-        """Move the tip over this job, or say why not."""
-        if job.fence is None:
-            return None
-        fault = self._fault(job, path)
-        if fault is None:
-            self.head = job.head
-            if job.rows:
-                self.updated_at = job.rows[-1][4]
-        elif job.head != job.expected:
-            self._refused[job.head] = fault
-        return fault
-
-    def _fault(self, job: Job, path: str) -> Fault | None:
+    def fault(self, job: Job, path: str) -> Fault | None:
+        """Why the job does not follow."""
         if self.head is None:
             return unknown_stream(self.stream, path)
         if job.fence != self.fence or self.owner is None:
@@ -194,6 +209,15 @@ class _Tip:
         if job.expected != self.head:  # if it was to follow a refused one, that one's reason is the reason
             return self._refused.get(job.expected) or head_moved(self.stream, job.expected, self.head)
         return None
+
+    def pass_over(self, job: Job, fault: Fault | None) -> None:
+        """Move over an admitted job; remember the reason why another was not."""
+        if fault is None:
+            self.head = job.head
+            if job.rows:
+                self.updated_at = job.rows[-1][4]
+        elif job.head != job.expected:
+            self._refused[job.head] = fault
 
     def row(self) -> tuple[int, bytes, str | None, int]:
         assert self.head is not None
@@ -221,10 +245,22 @@ class _Broken(Exception):
         return fault_of(self.error, path, "appending events", effect=self.effect)
 
 
+class _Spoiled(Exception):
+    """The append at this place ended the transaction of all, which has to begin again without it."""
+
+    def __init__(self, place: int, fault: Fault) -> None:
+        self.place = place
+        self.fault = fault
+
+
 def roll_back(db: sqlite3.Connection) -> None:
     """End the transaction if one is still open; some errors have ended it already."""
     if db.in_transaction:
         db.rollback()
+
+
+def _placed(admitted: Admitted) -> Placed:
+    return [(id, job.stream, job.beside) for id, job in admitted if job.beside is not None]
 
 
 def _insert_events(db: sqlite3.Connection, admitted: Admitted) -> None:

@@ -12,7 +12,7 @@ from setpoint.adapters.stores.sqlite_faults import fault_of
 from setpoint.kernel.errors import StoreFault
 
 APPLICATION_ID = 0x53455450  # "SETP": tells a store from any other SQLite file
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _MAGIC = b"SQLite format 3\x00"
 
@@ -64,6 +64,14 @@ CREATE TRIGGER event_is_never_deleted BEFORE DELETE ON event
 BEGIN SELECT RAISE(ABORT, 'the event log is append-only'); END;
 """
 
+# From version 1: wake-up times, and who holds the key of an outside effect. A stream is listed by its wake-up time from
+# the index alone. The key's table has a long name, since users keep tables of their own in the same file.
+_SINCE_1 = """
+ALTER TABLE stream ADD COLUMN wake_ms INTEGER;
+CREATE INDEX stream_by_wake ON stream (kind, wake_ms, stream_id) WHERE wake_ms IS NOT NULL;
+CREATE TABLE effect_claim (key TEXT NOT NULL PRIMARY KEY, stream INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+"""
+
 
 def open_store(path: str) -> sqlite3.Connection:
     """The writing connection; makes directory (0700), file (0600) and tables when they are missing.
@@ -100,7 +108,7 @@ def open_store(path: str) -> sqlite3.Connection:
         version = _enter_wal(connection, path)
         connection.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}")
-        if version == 0:
+        if version < SCHEMA_VERSION:
             connection.execute("BEGIN IMMEDIATE")  # two processes may make the tables at once
             _enter_schema(connection, path)
             connection.execute("COMMIT")
@@ -163,9 +171,11 @@ def _enter_wal(connection: sqlite3.Connection, path: str) -> int:
 
 
 def _enter_schema(connection: sqlite3.Connection, path: str) -> None:
-    if _refuse_foreign(connection, path) == SCHEMA_VERSION:
+    """Make the tables, or bring those of an older version up to this one; the caller's transaction holds all of it."""
+    version = _refuse_foreign(connection, path)
+    if version == SCHEMA_VERSION:
         return
-    for statement in _statements(_TABLES):
+    for statement in _statements(_TABLES if version == 0 else "") + _statements(_SINCE_1):
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")

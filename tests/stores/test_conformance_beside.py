@@ -1,0 +1,371 @@
+"""The contract of ``setpoint.ports.log`` on what goes down beside the events: keys, wake-up times, the user's rows."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from setpoint.kernel.errors import DuplicateEffect, HeadMoved, LeaseLost, StatementRefused, StoreFault
+from setpoint.ports.log import NO_WAKE, WAKE_BY_MESSAGE, Beside, Head, Statement
+
+from .words import EMPTY, OTHER, TTL_MS, begin, drafts, texts
+
+# Keys of outside effects.
+
+
+def test_a_claimed_key_is_the_streams_until_it_gives_it_up(run):
+    async def body(log):
+        one, two = begin(log, "t-1"), begin(log, "t-2")
+        assert log.claimant("pay:7") is None
+        head = await log.append(one, EMPTY, drafts("a"), beside=Beside(claims=("pay:7", "mail:7")))
+        assert log.claimant("pay:7") == log.claimant("mail:7") == "t-1"
+        head = await log.append(one, head, drafts("b"))
+        log.release(one)  # the lease is another matter
+        with pytest.raises(DuplicateEffect) as caught:
+            await log.append(two, EMPTY, drafts("x"), beside=Beside(claims=("pay:7",)))
+        assert (caught.value.key, caught.value.holder, caught.value.effect) == ("pay:7", "t-1", "not_sent")
+        one = log.claim("t-1", OTHER, TTL_MS)
+        await log.append(one, head, drafts("c"), beside=Beside(releases=("pay:7",)))
+        assert log.claimant("pay:7") is None
+        await log.append(two, EMPTY, drafts("y"), beside=Beside(claims=("pay:7",)))
+        assert (log.claimant("pay:7"), log.claimant("mail:7")) == ("t-2", "t-1")
+        assert texts(log, "t-2") == ["y"]
+
+    run(body)
+
+
+def test_a_refused_claim_writes_nothing(run):
+    async def body(log):
+        one, two = begin(log, "t-1"), begin(log, "t-2")
+        await log.append(one, EMPTY, drafts("a"), beside=Beside(claims=("k",)))
+        mine = await log.append(two, EMPTY, drafts("b"), beside=Beside(claims=("mine",)))
+        beside = Beside(claims=("new", "k"), releases=("mine",), wake_ms=7)
+        with pytest.raises(DuplicateEffect):
+            await log.append(two, mine, drafts("x"), beside=beside, payloads=[b"x"], checkpoint=b"x")
+        assert log.head("t-2") == mine and texts(log, "t-2") == ["b"]
+        assert (log.claimant("new"), log.claimant("mine")) == (None, "t-2")
+        assert log.checkpoint("t-2") is None and log.next_wake("trajectory") is None
+        with pytest.raises(StoreFault):
+            log.payload("sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881")
+        await log.append(two, mine, drafts("c"), beside=Beside(claims=("new",)))
+        assert texts(log, "t-2") == ["b", "c"]
+
+    run(body)
+
+
+def test_a_key_that_the_stream_holds_already_is_no_change(run):
+    async def body(log):
+        lease = begin(log)
+        head = await log.append(lease, EMPTY, drafts("a"), beside=Beside(claims=("k", "k")))
+        head = await log.append(lease, head, drafts("b"), beside=Beside(claims=("k", "l")))
+        assert log.claimant("k") == log.claimant("l") == "t-1"
+        await log.append(lease, head, drafts("c"), beside=Beside(releases=("k", "never held")))
+        assert (log.claimant("k"), log.claimant("l")) == (None, "t-1")
+
+    run(body)
+
+
+def test_a_stream_gives_up_no_key_of_another(run):
+    async def body(log):
+        one, two = begin(log, "t-1"), begin(log, "t-2")
+        await log.append(one, EMPTY, drafts("a"), beside=Beside(claims=("k",)))
+        await log.append(two, EMPTY, drafts("b"), beside=Beside(releases=("k",)))
+        assert log.claimant("k") == "t-1"
+
+    run(body)
+
+
+def test_of_many_claims_at_once_each_key_goes_to_one_and_the_others_fail_alone(run):
+    """Appends that share a batch do not share its refusals."""
+
+    async def body(log):
+        leases = [begin(log, f"t-{n}") for n in range(30)]
+        results = await asyncio.gather(
+            *(
+                log.append(lease, EMPTY, drafts(str(n)), beside=Beside(claims=(f"k-{n % 10}",)) if n % 3 else None)
+                for n, lease in enumerate(leases)
+            ),
+            return_exceptions=True,
+        )
+        for key in range(10):
+            claimed = [n for n in range(30) if n % 3 and n % 10 == key]
+            won = [n for n in claimed if isinstance(results[n], Head)]
+            assert len(won) == 1 and log.claimant(f"k-{key}") == f"t-{won[0]}"
+            assert all(isinstance(results[n], DuplicateEffect) for n in claimed if n not in won)
+        for n, result in enumerate(results):
+            assert texts(log, f"t-{n}") == ([str(n)] if isinstance(result, Head) else [])
+        assert all(isinstance(results[n], Head) for n in range(0, 30, 3))
+
+    run(body)
+
+
+def test_of_keys_given_up_and_claimed_at_once_the_order_decides(run):
+    async def body(log):
+        one, two = begin(log, "t-1"), begin(log, "t-2")
+        first = await log.append(one, EMPTY, drafts("a"), beside=Beside(claims=("k", "m")))
+        await asyncio.gather(
+            log.append(one, first, drafts("b"), beside=Beside(releases=("k", "never held"))),
+            log.append(two, EMPTY, drafts("c"), beside=Beside(claims=("k",))),
+        )
+        assert log.claimant("k") == "t-2"
+        head = log.head("t-1")
+        await log.append(one, head, drafts("d"), beside=Beside(claims=("n",), releases=("n",)))
+        assert (log.claimant("n"), log.claimant("m")) == (None, "t-1")
+
+    run(body)
+
+
+def test_what_follows_a_refused_claim_fails_with_its_reason(run):
+    async def body(log):
+        one, two = begin(log, "t-1"), begin(log, "t-2")
+        await log.append(one, EMPTY, drafts("a"), beside=Beside(claims=("k",)))
+        after = Head(1, "sha256:" + "1" * 64)
+        results = await asyncio.gather(
+            log.append(two, EMPTY, drafts("x"), beside=Beside(claims=("k",))),
+            log.append(two, after, drafts("y"), beside=Beside(claims=("l",))),
+            return_exceptions=True,
+        )
+        assert isinstance(results[0], DuplicateEffect) and isinstance(results[1], HeadMoved)
+        assert log.claimant("l") is None and texts(log, "t-2") == []
+
+    run(body)
+
+
+def test_an_append_that_fails_claims_nothing_gives_up_nothing_and_sets_no_time(run, clock):
+    async def body(log):
+        stale = begin(log)
+        head = await log.append(stale, EMPTY, drafts("a"), beside=Beside(claims=("held",)))
+        beside = Beside(claims=("k",), releases=("held",), wake_ms=7)
+        with pytest.raises(HeadMoved):
+            await log.append(stale, EMPTY, drafts("x"), beside=beside)
+        clock.ms += TTL_MS + 1
+        log.claim("t-1", OTHER, TTL_MS)
+        with pytest.raises(LeaseLost):
+            await log.append(stale, head, drafts("x"), beside=beside)
+        assert (log.claimant("k"), log.claimant("held"), log.next_wake("trajectory")) == (None, "t-1", None)
+        assert texts(log, "t-1") == ["a"]
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "beside", [Beside(claims=("k",)), Beside(statements=(Statement("DELETE FROM orders"),))], ids=["claim", "statement"]
+)
+def test_claims_and_statements_want_to_be_waited_for(run, beside):
+    async def body(log):
+        lease = begin(log)
+        with pytest.raises(ValueError, match="durable=True"):
+            await log.append(lease, EMPTY, drafts("x"), durable=False, beside=beside)
+        assert log.head("t-1") == EMPTY and log.claimant("k") is None
+
+    run(body)
+
+
+# Wake-up times.
+
+
+def test_streams_that_are_due_are_listed_earliest_first_and_by_kind(run):
+    async def body(log):
+        assert log.next_wake("trajectory") is None and log.due("trajectory", 10**13, 9) == []
+        for name, at in (("t-a", 300), ("t-b", 100), ("t-c", 200), ("t-d", WAKE_BY_MESSAGE), ("t-e", 200)):
+            await log.append(begin(log, name), EMPTY, drafts("a"), beside=Beside(wake_ms=at))
+        log.create("s-1", "session")
+        await log.append(log.claim("s-1", OTHER, TTL_MS), EMPTY, drafts("a"), beside=Beside(wake_ms=50))
+        begin(log, "t-without")
+        assert log.due("trajectory", 99, 9) == []
+        assert log.due("trajectory", 200, 9) == [("t-b", 100), ("t-c", 200), ("t-e", 200)]
+        assert log.due("trajectory", 10**13, 9) == [("t-b", 100), ("t-c", 200), ("t-e", 200), ("t-a", 300)]
+        assert log.due("trajectory", 10**13, 2) == [("t-b", 100), ("t-c", 200)]
+        assert log.due("session", 50, 9) == [("s-1", 50)]
+        assert (log.next_wake("trajectory"), log.next_wake("session"), log.next_wake("other")) == (100, 50, None)
+
+    run(body)
+
+
+def test_a_wake_up_time_stays_until_another_is_set(run):
+    async def body(log):
+        lease = begin(log)
+        head = await log.append(lease, EMPTY, drafts("a"), beside=Beside(wake_ms=100))
+        head = await log.append(lease, head, drafts("b"))
+        head = await log.append(lease, head, drafts("c"), beside=Beside(claims=("k",)))
+        assert log.next_wake("trajectory") == 100
+        head = await log.append(lease, head, [], beside=Beside(wake_ms=0))  # no event is needed for it
+        assert log.due("trajectory", 0, 9) == [("t-1", 0)]
+        await log.append(lease, head, drafts("d"), beside=Beside(wake_ms=NO_WAKE))
+        assert log.next_wake("trajectory") is None and log.due("trajectory", 10**13, 9) == []
+
+    run(body)
+
+
+def test_a_wake_up_time_goes_down_with_an_append_that_waits_for_nothing(run):
+    async def body(log):
+        lease = begin(log)
+        head = await log.append(lease, EMPTY, drafts("a"), durable=False, beside=Beside(wake_ms=100))
+        assert log.next_wake("trajectory") == 100  # a read sees what this process has appended
+        head = await log.append(lease, head, drafts("b"), durable=False, beside=Beside(wake_ms=300))
+        await log.append(lease, head, drafts("c"), durable=False, beside=Beside(wake_ms=200))
+        await log.flush("t-1")
+        assert log.due("trajectory", 999, 9) == [("t-1", 200)]
+
+    run(body)
+
+
+def test_wake_up_times_of_many_streams_at_once(run):
+    async def body(log):
+        leases = [begin(log, f"t-{n:03}") for n in range(150)]
+        heads = await asyncio.gather(*(log.append(lease, EMPTY, drafts("a")) for lease in leases))
+        await asyncio.gather(
+            *(log.append(leases[n], heads[n], drafts("b"), beside=Beside(wake_ms=n)) for n in range(150))
+        )
+        assert log.due("trajectory", 10**9, 999) == [(f"t-{n:03}", n) for n in range(150)]
+
+    run(body)
+
+
+def test_a_message_wakes_a_stream_that_has_a_wake_up_time_and_no_other(run):
+    async def body(log):
+        waiting, over = begin(log, "t-1"), begin(log, "t-2")
+        begin(log, "t-3")
+        head = await log.append(waiting, EMPTY, drafts("a"), beside=Beside(wake_ms=WAKE_BY_MESSAGE))
+        done = await log.append(over, EMPTY, drafts("a"), beside=Beside(wake_ms=77))
+        await log.append(over, done, drafts("b"), beside=Beside(wake_ms=NO_WAKE))
+        for name in ("t-1", "t-2", "t-3"):
+            assert log.deliver(name, "k", b"{}")
+        assert log.due("trajectory", 0, 9) == [("t-1", 0)]
+        await log.append(waiting, head, drafts("b"), beside=Beside(wake_ms=500))
+        assert not log.deliver("t-1", "k", b"{}")  # delivered before: nothing new to see
+        assert log.next_wake("trajectory") == 500
+
+    run(body)
+
+
+@pytest.mark.parametrize("wake_ms", [-3, 2**53])
+def test_a_wake_up_time_that_is_none_is_refused(run, wake_ms):
+    async def body(log):
+        with pytest.raises(ValueError, match="is no time"):
+            await log.append(begin(log), EMPTY, drafts("x"), beside=Beside(wake_ms=wake_ms))
+        assert log.head("t-1") == EMPTY
+
+    run(body)
+
+
+# Statements.
+
+ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, state TEXT NOT NULL, amount INTEGER CHECK (amount > 0))"
+SHIP = "UPDATE orders SET state=:state WHERE id=:id AND state='new'"
+
+
+@pytest.fixture
+def orders(user):
+    user(ORDERS)
+    user("INSERT INTO orders VALUES (1, 'new', 10), (2, 'new', 20), (3, 'shipped', 30)")
+    return lambda: user("SELECT id, state FROM orders ORDER BY id")
+
+
+def ship(id: int, rows: int = 1) -> Statement:
+    return Statement(SHIP, {"state": "shipped", "id": id}, rows)
+
+
+def test_statements_change_the_users_rows_with_the_events(run_sql, orders):
+    async def body(log):
+        lease = begin(log)
+        add = Statement("INSERT INTO orders VALUES (:id, 'new', :amount)", {"id": 4, "amount": 1})
+        both = Statement("UPDATE orders SET amount=amount+1 WHERE state=:state", {"state": "shipped"}, 2)
+        none = Statement("DELETE FROM orders WHERE id=:id", {"id": 99}, 0)
+        beside = Beside(statements=(ship(1), add, both, none), claims=("ship:1",), wake_ms=9)
+        await log.append(lease, EMPTY, drafts("shipped 1"), beside=beside)
+        assert orders() == [(1, "shipped"), (2, "new"), (3, "shipped"), (4, "new")]
+        assert (log.claimant("ship:1"), log.next_wake("trajectory")) == ("t-1", 9)
+
+    run_sql(body)
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        (ship(3), "changes 0 rows where it must change 1"),
+        (Statement("UPDATE orders SET amount=5"), "changes 3 rows where it must change 1"),
+        (Statement("SELECT id FROM orders WHERE id=1"), "changes 0 rows where it must change 1"),
+        (Statement("UPDATE orders SET amount=0 WHERE id=1"), "(?i)check constraint"),
+        (Statement("INSERT INTO orders VALUES (1, 'new', 1)"), "(?i)unique"),
+        (Statement("UPDATE oders SET amount=1"), "oders"),
+        (Statement("UPDAT orders"), "(?i)syntax error"),
+        (Statement("UPDATE orders SET amount=:amount WHERE id=1"), "amount"),
+    ],
+)
+def test_a_refused_statement_writes_nothing(run_sql, orders, statement, says):
+    async def body(log):
+        lease = begin(log)
+        before = orders()
+        beside = Beside(statements=(ship(1), statement), claims=("k",), wake_ms=5)
+        with pytest.raises(StatementRefused, match=says) as caught:
+            await log.append(lease, EMPTY, drafts("x"), beside=beside, checkpoint=b"x")
+        assert statement.sql in str(caught.value) and caught.value.effect == "not_sent"
+        assert orders() == before
+        assert log.head("t-1") == EMPTY and log.checkpoint("t-1") is None
+        assert (log.claimant("k"), log.next_wake("trajectory")) == (None, None)
+        await log.append(lease, EMPTY, drafts("a"), beside=Beside(statements=(ship(2),)))
+        assert orders() == [(1, "new"), (2, "shipped"), (3, "shipped")]
+
+    run_sql(body)
+
+
+def test_a_refused_statement_does_not_hinder_the_others(run_sql, user):
+    user("CREATE TABLE seen (n INTEGER PRIMARY KEY, who TEXT)")
+
+    async def body(log):
+        leases = [begin(log, f"t-{n}") for n in range(20)]
+        heads = await asyncio.gather(*(log.append(lease, EMPTY, drafts("a")) for lease in leases))
+
+        def beside(n: int) -> Beside:
+            add = Statement("INSERT INTO seen VALUES (:n, :who)", {"n": n % 12, "who": f"t-{n}"})
+            return Beside(statements=(add,), claims=(f"k-{n}",), wake_ms=n)
+
+        results = await asyncio.gather(
+            *(log.append(leases[n], heads[n], drafts("b"), beside=beside(n)) for n in range(20)),
+            return_exceptions=True,
+        )
+        won = {n for n in range(20) if isinstance(results[n], Head)}
+        assert len(won) == 12 and {n % 12 for n in won} == set(range(12))
+        assert all(isinstance(results[n], StatementRefused) for n in range(20) if n not in won)
+        assert {who for (who,) in user("SELECT who FROM seen")} == {f"t-{n}" for n in won}
+        assert {name for name, _ in log.due("trajectory", 99, 99)} == {f"t-{n}" for n in won}
+        for n in range(20):
+            assert texts(log, f"t-{n}") == (["a", "b"] if n in won else ["a"])
+            assert log.claimant(f"k-{n}") == (f"t-{n}" if n in won else None)
+
+    run_sql(body)
+
+
+def test_parameters_of_every_type_arrive_as_they_are(run_sql, user):
+    user("CREATE TABLE kinds (id INTEGER PRIMARY KEY, words TEXT, number BIGINT, ratio FLOAT, raw TEXT, nil TEXT)")
+
+    async def body(log):
+        values = {"words": "ünï 'x' :id %s", "number": 2**40, "ratio": 1.5, "nil": None, "id": 1}
+        add = Statement("INSERT INTO kinds VALUES (:id, :words, :number, :ratio, ':words', :nil)", values)
+        await log.append(begin(log), EMPTY, drafts("a"), beside=Beside(statements=(add,)))
+        assert user("SELECT * FROM kinds") == [(1, "ünï 'x' :id %s", 2**40, 1.5, ":words", None)]
+
+    run_sql(body)
+
+
+def test_rows_that_a_trigger_changes_do_not_count(run_sql, orders, user, trigger_on_orders):
+    user("CREATE TABLE journal (id INTEGER)")
+    trigger_on_orders("INSERT INTO journal SELECT NEW.id UNION ALL SELECT NEW.id")
+
+    async def body(log):
+        await log.append(begin(log), EMPTY, drafts("a"), beside=Beside(statements=(ship(1),)))
+        assert user("SELECT id FROM journal") == [(1,), (1,)]
+
+    run_sql(body)
+
+
+def test_a_store_without_tables_refuses_statements(run):
+    async def body(log):
+        lease = begin(log)
+        with pytest.raises(StatementRefused):
+            await log.append(lease, EMPTY, drafts("x"), beside=Beside(statements=(ship(1),), claims=("k",)))
+        assert log.head("t-1") == EMPTY and log.claimant("k") is None
+
+    run(body)
