@@ -333,8 +333,8 @@ class Bank:
     def _execute(self, path: str, key: str, body: bytes, request: str, mode: Mode, *, remember: bool) -> Answer:
         if mode.name == "decline":
             return Answer.error(402, "declined", "The bank declines this refund.")
-        if mode.name == "slow":
-            self.stopped.wait(mode.number / 1000)
+        if mode.name == "slow" and self.stopped.wait(mode.number / 1000):
+            return Answer.error(503, "stopped", "The bank was stopped before any money moved.")
         match path.split("/")[1:]:
             case ["refunds"]:
                 answer = self._refund(key, body, request, remember)

@@ -1,0 +1,1 @@
+"""Outside effects over one technology a file, for authors of capabilities."""
