@@ -25,6 +25,11 @@ class Places:
         return self.home / "workspaces"
 
     @property
+    def approvers(self) -> Path:
+        """The roster, a file of the user's (``app.approvers``); the other places are Setpoint's own."""
+        return self.home / "approvers.yaml"
+
+    @property
     def cache(self) -> Path:
         return self.home / "cache"
 
