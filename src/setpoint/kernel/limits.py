@@ -136,3 +136,12 @@ SIGNED_DECISION_BYTES_MAX: Final = 16 * 1024
 """The longest reason escaped sixfold, an SSH signature (some 400 bytes) and names leave half of this unused."""
 SSH_SIGN_MS_MAX: Final = 120_000
 """Time for a person to touch a hardware key or type a passphrase, twice over."""
+
+# Runs
+
+RUN_CHECKPOINT_EVENTS: Final = 200
+"""Taking up a run folds at most so many events, about 2 ms; spread over them a snapshot costs next to nothing."""
+MESSAGE_BYTES_MAX: Final = 64 * 1024
+"""A signal, a late result or a settlement in an inbox; what is longer is kept elsewhere and named."""
+EFFECT_SKEW_MS: Final = 25
+"""Between our clock and another's on one network, as the worked example of a lease has it (2,155 ms)."""

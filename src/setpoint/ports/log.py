@@ -185,7 +185,7 @@ class Log(Protocol):
         ...
 
     def due(self, kind: str, now_ms: int, count: int) -> list[tuple[str, int]]:
-        """At most ``count`` streams of a kind whose wake-up time is at or before ``now_ms``, with it, earliest first."""
+        """At most ``count`` streams of a kind whose wake-up time has come by ``now_ms``, with it, earliest first."""
         ...
 
     def next_wake(self, kind: str) -> int | None:

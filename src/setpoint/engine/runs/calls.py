@@ -1,0 +1,467 @@
+"""Call a capability so that its effect happens once, or nobody has to guess.
+
+    gate -> intent and claim, durable -> send -> result and the node's completion, durable
+
+An intent without a result is in doubt. It is settled before anything else is done at that node: by the probe, by the
+other side's memory of the key, or by a person (law L6). The intent, the claim on the key and the state are one
+transaction, and sending comes after it, so a crash before it sends nothing and a crash after it is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from setpoint.engine.runs.approving import require_approval
+from setpoint.engine.runs.hand import Fails, Hand, Parked, Pauses, run_code
+from setpoint.engine.runs.program import CallCode, Values
+from setpoint.kernel import limits
+from setpoint.kernel.effects import (
+    Declined,
+    Done,
+    EffectOutcome,
+    InDoubt,
+    NotSent,
+    ProbeAnswer,
+    ProbeLater,
+    Reconstructed,
+    Resend,
+    Settlement,
+    Unknown,
+    outcome_of,
+    settle,
+)
+from setpoint.kernel.errors import DuplicateEffect, StatementRefused
+from setpoint.kernel.events import Event, Ref
+from setpoint.kernel.flow import Call, Contract, exact
+from setpoint.kernel.keys import call_key
+from setpoint.kernel.retry import Breaker, CircuitOpen
+from setpoint.kernel.run_events import (
+    Compensated,
+    EffectDelivered,
+    EffectPending,
+    EffectQueued,
+    EffectReused,
+    EffectSettled,
+    EffectUnknown,
+    NodeCompleted,
+    NodeFailed,
+    TimerSet,
+    decode,
+)
+from setpoint.kernel.run_record import Effect
+from setpoint.ports.effector import Context, Effector, Later
+
+
+@dataclass(slots=True)
+class Calling:
+    """One call under way."""
+
+    hand: Hand
+    node: Call
+    path: str
+    static: str
+    block: str
+    code: CallCode
+    effector: Effector
+
+    @property
+    def contract(self) -> Contract:
+        return self.node.capability
+
+    @property
+    def effect(self) -> Effect | None:
+        return self.hand.record.effects.get(self.path)
+
+    @property
+    def failures(self) -> int:
+        """Attempts that came to nothing. A crash is not one of them."""
+        return self.hand.record.attempts.get(self.path, 0)
+
+    def context(self, key: str, attempt: int) -> Context:
+        record = self.hand.record
+        return Context(
+            record.run_id,
+            self.path,
+            key,
+            attempt,
+            self.contract.timeout_ms,
+            record.principal,
+            record.tenant,
+            self.hand.shared.services,
+        )
+
+
+async def call(hand: Hand, node: Call, path: str, static: str, block: str) -> None:
+    """Do the node, from wherever its effect stands. Parked when it waits for a time, a report or a person."""
+    code = hand.program.code[static]
+    assert isinstance(code, CallCode)
+    effector = hand.program.effectors[node.capability.name]
+    calling = Calling(hand, node, path, static, block, code, effector)
+    effect = calling.effect
+    if effect is None:
+        return await _first(calling)
+    if effect.status == "happened":
+        return await _complete(calling, hand.journal.load(effect.result) if effect.result else None)
+    if effect.status == "unknown":
+        raise Parked
+    wait = hand.record.waits.get(path)
+    if wait is not None and hand.clock.now_ms() < wait.at_ms:
+        raise Parked
+    if effect.status in ("queued", "pending"):
+        await _settle(calling, effect)
+        effect = calling.effect
+        if effect is None or effect.status == "happened":
+            return None
+    arguments = hand.journal.load(effect.arguments)
+    return await _send(calling, arguments, effect.key, effect.claim, effect.attempt + 1, is_claimed=True)
+
+
+async def _first(calling: Calling) -> None:
+    hand, contract = calling.hand, calling.contract
+    wait = hand.record.waits.get(calling.path)
+    if wait is not None and wait.kind == "retry" and hand.clock.now_ms() < wait.at_ms:
+        raise Parked
+    arguments = _arguments(calling)
+    _require_scopes(calling)
+    _require_precondition(calling)
+    if not contract.is_effect:
+        return await _look(calling, arguments)
+    await require_approval(hand, contract, calling.path, calling.static, arguments)
+    key = calling.effector.key(arguments) or call_key(hand.run_id, 0, 0, calling.path, exact(arguments))
+    return await _send(calling, arguments, key, f"{contract.name}:{key}", 1, is_claimed=False)
+
+
+def _arguments(calling: Calling) -> Values:
+    """From the state. What does not fit the capability is a bug of the definition, and nothing is sent."""
+    state = calling.hand.state_at(calling.path)
+    return run_code(calling.hand, calling.path, "the arguments", calling.code.arguments, state, calling.hand.input)
+
+
+def _require_scopes(calling: Calling) -> None:
+    held = calling.hand.record.scopes_held
+    missing = [scope for scope in calling.contract.scopes if scope not in held]
+    if missing:
+        message = (
+            f"{calling.contract.name} needs {', '.join(missing)}, which {calling.hand.record.principal or 'this run'} "
+            "does not hold; nothing was sent"
+        )
+        _refuse(calling, "Forbidden", message)
+
+
+def _require_precondition(calling: Calling) -> None:
+    if calling.code.precondition is None:
+        return
+    state = calling.hand.state_at(calling.path)
+    holds = run_code(
+        calling.hand, calling.path, "the precondition", calling.code.precondition, state, calling.hand.input
+    )
+    if holds is not True and holds is not None:
+        why = f": {holds}" if isinstance(holds, str) else ""
+        _refuse(
+            calling, "PreconditionUnmet", f"the precondition of {calling.path} does not hold{why}; nothing was sent"
+        )
+
+
+def _refuse(calling: Calling, reason: str, message: str) -> None:
+    calling.hand.journal.add(NodeFailed(node=calling.path, kind="refused", message=message))
+    raise Fails(reason, message, 12)
+
+
+# Looking
+
+
+async def _look(calling: Calling, arguments: Values) -> None:
+    """A read is recorded after it happened: it has no intent, no claim, and may simply be done again."""
+    attempt = calling.failures + 1
+    _admit(calling)
+    outcome, _ = await _perform(calling, arguments, "", attempt)
+    match outcome:
+        case Done(result):
+            await _complete(calling, result)
+        case Declined(reason):
+            calling.hand.journal.add(NodeFailed(node=calling.path, kind="declined", message=reason, attempt=attempt))
+            raise Fails("Declined", f"{calling.path}: {reason}")
+        case NotSent() | InDoubt():
+            await _again(calling, NotSent(outcome.reason, getattr(outcome, "retry_after_ms", None)), attempt)
+        case Later():
+            raise Pauses("NodeFailed", f"{calling.contract.name} is a read and cannot report later", calling.path)
+
+
+# Sending
+
+
+async def _send(calling: Calling, arguments: Values, key: str, claim: str, attempt: int, *, is_claimed: bool) -> None:
+    """Intent, then the other side, then what came of it."""
+    hand, contract = calling.hand, calling.contract
+    _admit(calling)
+    encoded = hand.journal.store(arguments)
+    ticket = hand.record.tickets.get(calling.path)
+    intent = EffectQueued(
+        node=calling.path,
+        capability=contract.name,
+        effect=contract.effect,
+        key=key,
+        claim=claim,
+        arguments=encoded,
+        arguments_digest=encoded.ref,
+        sent_at_ms=hand.clock.now_ms(),
+        attempt=attempt,
+        compensator=contract.name if contract.has_compensator else "",
+        ticket_id=ticket.ticket_id if ticket is not None and ticket.outcome == "granted" else "",
+    )
+    statements = calling.effector.statements(calling.context(key, attempt), arguments)
+    try:
+        if statements is not None:
+            return await _with_the_log(calling, intent, statements)
+        await hand.journal.write(intent, claims=() if is_claimed else (claim,))
+    except DuplicateEffect as fault:
+        return await _reuse(calling, encoded, key, claim, fault.holder)
+    outcome, took_ms = await _perform(calling, arguments, key, attempt)
+    return await _record(calling, outcome, key, claim, took_ms)
+
+
+async def _with_the_log(calling: Calling, intent: EffectQueued, statements: Any) -> None:
+    """Rows of the same database: intent, effect and result are one transaction, and there is no doubt to settle."""
+    values = calling.code.absorb(calling.hand.state_at(calling.path), None)
+    kept, refs = calling.hand.journal.spill(values)
+    try:
+        await calling.hand.journal.write(
+            intent,
+            EffectDelivered(node=calling.path, key=intent.key, status="done"),
+            NodeCompleted(node=calling.path, block=calling.block, values=kept, refs=refs),
+            claims=(intent.claim,),
+            statements=statements,
+        )
+    except StatementRefused as fault:
+        calling.hand.journal.add(NodeFailed(node=calling.path, kind="declined", message=fault.message))
+        raise Fails("Declined", f"{calling.path}: {fault.message}") from fault
+
+
+async def _perform(calling: Calling, arguments: Values, key: str, attempt: int) -> tuple[EffectOutcome | Later, int]:
+    """One dispatch, under its timeout. Whatever comes of it is an outcome; only cancellation passes through."""
+    hand, contract = calling.hand, calling.contract
+    began = hand.clock.monotonic_ms()
+    outcome: EffectOutcome | Later
+    try:
+        async with asyncio.timeout(contract.timeout_ms / 1000):
+            result = await calling.effector.perform(calling.context(key, attempt), arguments)
+        outcome = result if isinstance(result, Later) else Done(result)
+    except TimeoutError:
+        reason = f"{contract.name} gave no answer within {contract.timeout_ms} ms"
+        outcome = InDoubt(reason) if contract.is_effect else NotSent(reason)
+    except Exception as error:  # noqa: BLE001  # a capability may raise anything, and none of it may end the worker
+        outcome = outcome_of(error, contract.effect)
+    if not isinstance(outcome, Later):
+        _heard(calling, outcome)
+    return outcome, hand.clock.monotonic_ms() - began
+
+
+async def _record(calling: Calling, outcome: EffectOutcome | Later, key: str, claim: str, took_ms: int) -> None:
+    hand, path, attempt = calling.hand, calling.path, calling.failures + 1
+    match outcome:
+        case Done(result):
+            await _delivered(calling, key, result, "reply", took_ms)
+        case Declined(reason):
+            await hand.journal.write(
+                EffectDelivered(node=path, key=key, status="declined", message=reason, duration_ms=took_ms),
+                NodeFailed(node=path, kind="declined", message=reason, attempt=attempt),
+                releases=(claim,),
+            )
+            raise Fails("Declined", f"{path}: {reason}")
+        case NotSent():
+            hand.journal.add(EffectDelivered(node=path, key=key, status="not_sent", message=outcome.reason))
+            await _again(calling, outcome, attempt, claim)
+        case InDoubt(reason):
+            hand.journal.add(NodeFailed(node=path, kind="in_doubt", message=reason, attempt=attempt))
+            effect = calling.effect
+            assert effect is not None
+            await _settle(calling, effect)
+            effect = calling.effect
+            if effect is not None and effect.status == "not_sent":
+                await _again(calling, NotSent(reason), attempt, claim)
+        case Later(within_ms):
+            await hand.journal.write(EffectPending(node=path, key=key, until_ms=hand.clock.now_ms() + within_ms))
+            raise Parked
+
+
+async def _again(calling: Calling, outcome: NotSent, attempt: int, claim: str = "") -> None:
+    """Surely no effect: another attempt after a pause, by a durable timer, or the end when there were enough."""
+    hand, path = calling.hand, calling.path
+    pause = calling.contract.retry.next_pause_ms(outcome, attempt, hand.shared.chance())
+    kind = "rate_limited" if outcome.retry_after_ms is not None else "transient"
+    if pause is None:
+        await hand.journal.write(
+            NodeFailed(node=path, kind=kind, message=outcome.reason, attempt=attempt),
+            releases=(claim,) if claim else (),
+        )
+        raise Fails("AttemptsExhausted", f"{path} failed {attempt} times, the last time: {outcome.reason}")
+    at = hand.clock.now_ms() + pause
+    await hand.journal.write(NodeFailed(node=path, kind=kind, message=outcome.reason, attempt=attempt, retry_at_ms=at))
+    raise Parked
+
+
+async def _delivered(calling: Calling, key: str, result: Any, how: str, took_ms: int = 0, *before: Event) -> None:
+    """The effect stands. Its result and the node's completion go down together."""
+    hand, path = calling.hand, calling.path
+    encoded = None if result is None else hand.journal.store(result)
+    delivered = EffectDelivered(node=path, key=key, status="done", how=how, result=encoded, duration_ms=took_ms)
+    try:
+        values = _absorbed(calling, result)
+    except (Pauses, Fails):
+        await hand.journal.write(*before, delivered)  # it happened, whatever the state makes of it
+        raise
+    kept, refs = hand.journal.spill(values)
+    await hand.journal.write(*before, delivered, NodeCompleted(node=path, block=calling.block, values=kept, refs=refs))
+
+
+async def _complete(calling: Calling, result: Any) -> None:
+    kept, refs = calling.hand.journal.spill(_absorbed(calling, result))
+    await calling.hand.journal.write(NodeCompleted(node=calling.path, block=calling.block, values=kept, refs=refs))
+
+
+def _absorbed(calling: Calling, result: Any) -> Values:
+    state = calling.hand.state_at(calling.path)
+    return run_code(calling.hand, calling.path, "the result", calling.code.absorb, state, result)
+
+
+async def _reuse(calling: Calling, arguments: Ref, key: str, claim: str, holder: str) -> None:
+    """Another run holds the key: its stored result, when it did the same; a conflict when not, or not yet (R138)."""
+    hand, path = calling.hand, calling.path
+    found = _made_by(hand, holder, claim)
+    if found is None or found[0] != arguments.ref:
+        state = "has made it with other arguments" if found else "has it under way, or has taken it back"
+        message = f"the effect {key!r} of {path} belongs to run {holder}, which {state}; nothing was sent"
+        hand.journal.add(NodeFailed(node=path, kind="refused", message=message))
+        raise Fails("EffectConflict", message, 15)
+    result = None if found[1] is None else hand.journal.load(found[1])
+    kept, refs = hand.journal.spill(_absorbed(calling, result))
+    await hand.journal.write(
+        EffectReused(node=path, key=key, holder=holder),
+        NodeCompleted(node=path, block=calling.block, values=kept, refs=refs),
+    )
+
+
+def _made_by(hand: Hand, holder: str, claim: str) -> tuple[str, Ref | None] | None:
+    """The digest of the arguments and the result of an effect that another run made and did not take back."""
+    queued: EffectQueued | None = None
+    found: tuple[str, Ref | None] | None = None
+    for stored in hand.journal.log.read(holder):
+        if stored.type not in ("EffectQueued", "EffectDelivered", "Compensated"):
+            continue
+        match decode(stored.type, stored.data):
+            case EffectQueued() as event if event.claim == claim and not event.compensates:
+                queued = event
+            case EffectDelivered(node=node, status="done", result=result) if queued and node == queued.node:
+                found = (queued.arguments_digest, result)
+            case EffectQueued(compensates=node) | Compensated(node=node) if queued and node == queued.node:
+                found = None
+            case _:
+                pass
+    return found
+
+
+# Settling
+
+
+async def _settle(calling: Calling, effect: Effect) -> None:
+    """Settle an effect in doubt. Afterwards it happened (and the node is done), or it is free to be sent again.
+
+    Parked when it is too early to tell, when the probe could not look, or when only a person can say.
+    """
+    hand, path = calling.hand, calling.path
+    arguments = hand.journal.load(effect.arguments)
+    match await settlement(calling, effect, arguments):
+        case Reconstructed(result):
+            settled = EffectSettled(node=path, key=effect.key, verdict="happened")
+            await _delivered(calling, effect.key, result, "reconstructed", 0, settled)
+        case Resend():
+            hand.journal.add(EffectSettled(node=path, key=effect.key, verdict="resend"))
+        case ProbeLater():
+            at = effect.sent_at_ms + bound_ms(calling.contract)
+            await hand.journal.write(TimerSet(node=path, at_ms=at, why="probe"))
+            raise Parked
+        case Unknown(reason):
+            await hand.journal.write(EffectUnknown(node=path, key=effect.key, reason=reason))
+            raise Parked
+        case _ as stands:
+            raise AssertionError(f"{stands} cannot be the answer to a doubt")
+
+
+async def settlement(calling: Calling, effect: Effect, arguments: Values) -> Settlement:
+    """Look, and rule. Parked when the probe could not look; it is asked again after a pause."""
+    contract = calling.contract
+    answer: ProbeAnswer | None = None
+    if contract.has_probe:
+        answer = await _probed(calling, effect, arguments)
+    elapsed = calling.hand.clock.now_ms() - effect.sent_at_ms
+    in_flight = elapsed < bound_ms(contract)
+    return settle("in_doubt", answer, contract.effect, dedups=contract.dedups, is_in_flight=in_flight)
+
+
+def bound_ms(contract: Contract) -> int:
+    return lease_bound_ms(contract.timeout_ms, limits.EFFECT_SKEW_MS, contract.worst_ms)
+
+
+async def _probed(calling: Calling, effect: Effect, arguments: Values) -> ProbeAnswer:
+    hand, path, contract = calling.hand, calling.path, calling.contract
+    try:
+        async with asyncio.timeout(contract.timeout_ms / 1000):
+            return await calling.effector.probe(calling.context(effect.key, effect.attempt), arguments)
+    except Exception as error:  # a probe that cannot look says nothing about the effect
+        attempt = calling.failures + 1
+        reason = f"the probe of {path} could not look: {type(error).__name__}: {error}"
+        pause = contract.retry.next_pause_ms(NotSent(reason), attempt, hand.shared.chance())
+        if pause is None:
+            await hand.journal.write(
+                NodeFailed(node=path, kind="transient", message=reason, attempt=attempt),
+                EffectUnknown(node=path, key=effect.key, reason=reason),
+            )
+            raise Parked from error
+        at = hand.clock.now_ms() + pause
+        await hand.journal.write(
+            NodeFailed(node=path, kind="transient", message=reason, attempt=attempt, retry_at_ms=at)
+        )
+        raise Parked from error
+
+
+# Health and rate
+
+
+def _admit(calling: Calling) -> None:
+    """Rate and breaker. A call that may not go now waits by a durable timer; nothing was sent."""
+    hand, contract = calling.hand, calling.contract
+    now = hand.clock.now_ms()
+    shared = hand.shared
+    if contract.rate is not None:
+        wait = contract.rate.wait_ms(shared.sent_at.get(contract.name, ()), now)
+        if wait:
+            _later(
+                calling, now + wait, "rate_limited", f"{contract.name} is at its rate of {contract.rate.calls} calls"
+            )
+    dependency = contract.dependency
+    if dependency:
+        match shared.breakers.get(dependency, Breaker(dependency)).admit(now):
+            case CircuitOpen() as refusal:
+                _later(calling, now + refusal.left_ms, "circuit_open", refusal.message)
+            case Breaker() as breaker:
+                shared.breakers[dependency] = breaker
+    if contract.rate is not None:
+        shared.sent_at[contract.name] = contract.rate.kept(shared.sent_at.get(contract.name, ()), now)
+
+
+def _later(calling: Calling, at_ms: int, kind: str, message: str) -> None:
+    attempt = calling.failures
+    calling.hand.journal.add(
+        NodeFailed(node=calling.path, kind=kind, message=message, attempt=attempt, retry_at_ms=at_ms)
+    )
+    raise Parked
+
+
+def _heard(calling: Calling, outcome: EffectOutcome) -> None:
+    dependency = calling.contract.dependency
+    if dependency:
+        breakers = calling.hand.shared.breakers
+        breaker = breakers.get(dependency, Breaker(dependency))
+        breakers[dependency] = breaker.after(outcome, calling.hand.clock.now_ms())

@@ -1,0 +1,98 @@
+"""What everything that moves a run forward holds: its program, its journal, the time, and the way outside."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from setpoint.engine.runs.journal import RunJournal
+from setpoint.engine.runs.program import Program, Values
+from setpoint.kernel.retry import Breaker
+from setpoint.kernel.run_events import NodeFailed
+from setpoint.kernel.run_record import RunRecord, scope_of
+from setpoint.ports.approver import Approvers
+from setpoint.ports.clock import Clock
+from setpoint.ports.proposer import Proposer
+
+
+class Parked(Exception):
+    """Nothing more can be done now; ``record.waits`` say what for."""
+
+
+class Fails(Exception):
+    """The run cannot reach its end: what it did is taken back."""
+
+    def __init__(self, reason: str, message: str, code: int = 11) -> None:
+        super().__init__(message)
+        self.reason, self.message, self.code = reason, message, code
+
+
+class Pauses(Exception):
+    """A person must look before anything else is done."""
+
+    def __init__(self, reason: str, message: str, node: str = "") -> None:
+        super().__init__(message)
+        self.reason, self.message, self.node = reason, message, node
+
+
+class Asked(Exception):
+    """A person asked for something that stands at this boundary; the walk ends so that it can be done."""
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all runs of one process have in common: health of dependencies, recent calls, services, chance."""
+
+    services: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    breakers: dict[str, Breaker] = field(default_factory=dict[str, Breaker])
+    sent_at: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    chance: Callable[[], float] = lambda: 0.5
+
+
+@dataclass(slots=True)
+class Hand:
+    """One run in the hands of its owner."""
+
+    program: Program
+    journal: RunJournal
+    clock: Clock
+    shared: Shared
+    approvers: Approvers
+    judges: Callable[[], Proposer | None]
+    start_child: Callable[[Hand, str, Program, Values, str], Awaitable[None]]
+    """Create the child run of that id (if it is not there yet) and see to it that it is worked on."""
+    child_outcome: Callable[[str], tuple[RunRecord, Any] | None]
+    """The record and output of a child that has ended, None while it goes on."""
+    ask_child: Callable[[str, str], None]
+    """Leave a request (cancel, kill) for a child."""
+    around_step: Callable[[Callable[[], Any]], Any]
+    """How a step's code is called: test mode puts a guard around it."""
+    input: Values = field(default_factory=dict[str, Any])
+
+    @property
+    def record(self) -> RunRecord:
+        return self.journal.record
+
+    @property
+    def run_id(self) -> str:
+        return self.journal.record.run_id
+
+    def state_at(self, node: str) -> Values:
+        """The state as a node sees it; a copy of its own."""
+        return self.journal.values_at(scope_of(self.journal.record.scopes, node))
+
+
+def run_code(hand: Hand, path: str, what: str, code: Any, *arguments: Any) -> Any:
+    """Call a pure function of the author's. What it raises is a bug of the definition: the run pauses, or fails."""
+    try:
+        return hand.around_step(lambda: code(*arguments))
+    except Fails:  # the author's own word that the run has failed
+        raise
+    except Exception as error:  # the author's code may raise anything, and none of it may end the worker
+        attempt = hand.record.attempts.get(path, 0) + 1
+        message = f"{what} of {path} raised {type(error).__name__}: {error}"
+        hand.journal.add(NodeFailed(node=path, kind="bug", message=message[:2000], attempt=attempt))
+        if hand.program.on_bug == "fail":
+            raise Fails("NodeFailed", message) from error
+        raise Pauses("NodeFailed", message, path) from error

@@ -1,0 +1,192 @@
+"""The one way a fact reaches the log of a run, from any number of its blocks at once.
+
+``add`` keeps an event for the next ``write``; ``write`` returns when its events, and all that was added before, are
+durable. Events fold into the record only when the store has taken them: a refused append changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from setpoint.engine.journal import holds_fraction, timestamp
+from setpoint.kernel import limits
+from setpoint.kernel.errors import DuplicateEffect, LogCorrupt, StatementRefused, UnknownTrajectory
+from setpoint.kernel.events import Event, Ref, encode
+from setpoint.kernel.keys import digest_bytes
+from setpoint.kernel.run_events import decode
+from setpoint.kernel.run_record import RunRecord, Scope, fold_run
+from setpoint.ports.clock import Clock
+from setpoint.ports.log import WAKE_AS_BEFORE, ZERO_HASH, Beside, Draft, Head, Lease, Log, Statement
+
+Observer = Callable[[Event, RunRecord], None]
+_json = msgspec.json.Encoder(order="sorted")
+_record_decoder = msgspec.json.Decoder(RunRecord)
+
+
+class RunJournal:
+    """The live journal of one run under one lease."""
+
+    def __init__(
+        self, log: Log, clock: Clock, lease: Lease, head: Head, record: RunRecord, observer: Observer | None = None
+    ) -> None:
+        self.log = log
+        self.lease = lease
+        self.head = head
+        self.record = record
+        self._clock = clock
+        self._observer = observer
+        self._lock = asyncio.Lock()
+        self._added: list[Event] = []
+        self._payloads: list[bytes] = []
+        self._recent: dict[str, bytes] = {}
+        self._checkpoint_seq = record.seq
+
+    def add(self, event: Event) -> None:
+        """Keep an event for the next write, and fold it in at once: it decides nothing that could be refused."""
+        self._added.append(event)
+        self.record = self._folded(self.record, event)
+
+    async def write(
+        self,
+        *events: Event,
+        claims: Sequence[str] = (),
+        releases: Sequence[str] = (),
+        wake_ms: int = WAKE_AS_BEFORE,
+        statements: Sequence[Statement] = (),
+    ) -> None:
+        """Append durably, with what goes down beside. DuplicateEffect and StatementRefused: nothing happened."""
+        beside = None
+        if claims or releases or statements or wake_ms != WAKE_AS_BEFORE:
+            beside = Beside(tuple(claims), tuple(releases), wake_ms, tuple(statements))
+        async with self._lock:
+            if self._added and (claims or statements):  # what was added stands even when this is refused
+                await self._append([], None)
+            await self._append(events, beside)
+
+    async def flush(self) -> None:
+        """Make what was added durable."""
+        async with self._lock:
+            if self._added or self._payloads:
+                await self._append([], None)
+
+    async def _append(self, events: Sequence[Event], beside: Beside | None) -> None:
+        added, self._added = self._added, []
+        payloads, self._payloads = self._payloads, []
+        now = timestamp(self._clock.now_ms())
+        record = self.record
+        for event in events:
+            record = self._folded(record, event)
+        turn = record.step
+        drafts = [Draft(turn, type(event).__name__, encode(event), now) for event in (*added, *events)]
+        checkpoint = None
+        if record.seq - self._checkpoint_seq >= limits.RUN_CHECKPOINT_EVENTS:
+            checkpoint = _json.encode(replace(record, last_event_at=now))
+        try:
+            self.head = await self.log.append(
+                self.lease, self.head, drafts, payloads=payloads, checkpoint=checkpoint, beside=beside
+            )
+        except (DuplicateEffect, StatementRefused):
+            self._payloads = [*payloads, *self._payloads]  # some are of blocks beside this one
+            raise
+        if checkpoint is not None:
+            self._checkpoint_seq = record.seq
+        # Blocks beside this one may have added facts while the store wrote: those follow in the log, too.
+        for event in self._added:
+            record = self._folded(record, event)
+        self.record = replace(record, last_event_at=now)
+        if self._observer is not None:
+            for event in (*added, *events):
+                self._observer(event, self.record)
+
+    def _folded(self, record: RunRecord, event: Event) -> RunRecord:
+        return fold_run(record, event)
+
+    # Values and payloads
+
+    def store(self, value: Any) -> Ref:
+        """Keep a value's JSON in the content-addressed store."""
+        return self.store_bytes(_json.encode(value))
+
+    def store_bytes(self, data: bytes) -> Ref:
+        digest = digest_bytes(data)
+        self._payloads.append(data)
+        self._recent[digest] = data
+        if len(self._recent) > _RECENT:
+            self._recent.pop(next(iter(self._recent)))
+        return Ref(digest, len(data))
+
+    def load(self, ref: Ref) -> Any:
+        """The value of a reference."""
+        return msgspec.json.decode(self.load_bytes(ref))
+
+    def load_bytes(self, ref: Ref) -> bytes:
+        data = self._recent.get(ref.ref)
+        return self.log.payload(ref.ref) if data is None else data
+
+    def spill(self, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Ref]]:
+        """The fields that fit an event, and references to the others: those that are long or hold a fraction."""
+        kept: dict[str, Any] = {}
+        refs: dict[str, Ref] = {}
+        for name, value in values.items():
+            if is_small(value):
+                kept[name] = value
+            else:
+                refs[name] = self.store(value)
+        return kept, refs
+
+    def values_at(self, scope: str) -> dict[str, Any]:
+        """The state as a scope sees it: the root, and what each scope on the way down changed. A fresh dictionary."""
+        scopes = self.record.scopes
+        found = self._values(scopes[""])
+        if scope:
+            for path in sorted(path for path in scopes if path and (scope == path or scope.startswith(f"{path}/"))):
+                found.update(self._values(scopes[path]))
+        return found
+
+    def _values(self, scope: Scope) -> dict[str, Any]:
+        found = dict(scope.values)
+        for name, ref in scope.refs.items():
+            found[name] = self.load(ref)
+        return found
+
+
+_RECENT = 64
+"""Payloads kept at hand: those of the nodes just done, which the next ones read."""
+
+
+def is_small(value: Any) -> bool:
+    """Whether a value may lie in an event: short, and without a fraction."""
+    if value is None or isinstance(value, (bool, int)):
+        return True
+    if isinstance(value, str):
+        return len(value) <= limits.INLINE_BYTES_MAX
+    return not holds_fraction(value) and len(_json.encode(value)) <= limits.INLINE_BYTES_MAX
+
+
+def read_run(log: Log, run_id: str) -> tuple[RunRecord, Head]:
+    """The record and head of a run, folded from its newest sound checkpoint. UnknownTrajectory, LogCorrupt."""
+    record, head = RunRecord(run_id=run_id), Head(0, ZERO_HASH)
+    checkpoint = log.checkpoint(run_id)
+    if checkpoint is not None:
+        try:
+            found = _record_decoder.decode(checkpoint.record)
+        except msgspec.DecodeError:  # it only spares folding
+            found = record
+        if (found.run_id, found.seq) == (run_id, checkpoint.seq):
+            record, head = found, Head(checkpoint.seq, checkpoint.hash)
+    at = record.last_event_at
+    for stored in log.read(run_id, head.seq, prev=head.hash):
+        record = fold_run(record, decode(stored.type, stored.data))
+        head, at = Head(stored.seq, stored.hash), stored.at
+    if head.seq == 0:
+        raise UnknownTrajectory(f"run {run_id} holds no event; it was never started")
+    if record.seq != head.seq:
+        raise LogCorrupt(
+            f"the record of {run_id} folded {record.seq} events of {head.seq}", stream=run_id, seq=head.seq
+        )
+    return replace(record, last_event_at=at), head

@@ -1,0 +1,105 @@
+"""What people and the outside say to a run, by its inbox: recorded once each, in order, wherever its owner dies."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import msgspec
+
+from setpoint.engine.control import Request, read_request
+from setpoint.engine.runs.approving import read_decision
+from setpoint.engine.runs.hand import Hand
+from setpoint.kernel.events import ControlApplied, ControlRequested
+from setpoint.kernel.run_events import (
+    EffectDelivered,
+    EffectSettled,
+    LateResult,
+    SignalReceived,
+)
+from setpoint.kernel.run_record import Effect
+
+
+def take_messages(hand: Hand) -> None:
+    """Record every message that was not read yet. Signals, results and decisions take effect at once; control waits
+    for whoever walks the run."""
+    for position, key, data in hand.journal.log.inbox(hand.run_id, hand.record.inbox_position):
+        request = read_request(data)
+        match request.action:
+            case "signal":
+                _signal(hand, request, key, position)
+            case "result":
+                _result(hand, request, key, position)
+            case "settle":
+                _settle(hand, request, key, position)
+            case "decide":
+                read_decision(hand, request.argument, position)
+            case _:
+                hand.journal.add(_requested(request, key, position))
+
+
+def _requested(request: Request, key: str, position: int) -> ControlRequested:
+    return ControlRequested(
+        request_id=key, action=request.action, by=request.by, argument=request.argument, position=position
+    )
+
+
+def _signal(hand: Hand, request: Request, key: str, position: int) -> None:
+    said = _read(request.argument)
+    payload = said.get("payload")
+    hand.journal.add(
+        SignalReceived(
+            signal=str(said.get("name", "")),
+            key=key,
+            position=position,
+            payload=None if payload is None else hand.journal.store(payload),
+        )
+    )
+
+
+def _result(hand: Hand, request: Request, key: str, position: int) -> None:
+    """A report on an effect that the other side had accepted. One that nothing waits for is dropped, on record."""
+    said = _read(request.argument)
+    effect = _effect_of(hand, str(said.get("key", "")), "pending")
+    if effect is None:
+        reason = "no effect under that key waits for a report"
+        hand.journal.add(LateResult(key=str(said.get("key", "")), position=position, reason=reason))
+        return
+    hand.journal.add(_requested(request, key, position))
+    result = hand.journal.store(said.get("result"))
+    hand.journal.add(EffectDelivered(node=effect.node, key=effect.key, status="done", how="inbox", result=result))
+    hand.journal.add(ControlApplied(request_id=key, action="result"))
+
+
+def _settle(hand: Hand, request: Request, key: str, position: int) -> None:
+    """A person says what became of an effect that nobody could tell."""
+    said = _read(request.argument)
+    effect = _effect_of(hand, str(said.get("key", "")), "unknown")
+    hand.journal.add(_requested(request, key, position))
+    verdict = said.get("verdict")
+    if effect is None or verdict not in ("happened", "not_happened"):
+        hand.journal.add(ControlApplied(request_id=key, action="none"))
+        return
+    message = str(said.get("message", ""))
+    settled = EffectSettled(node=effect.node, key=effect.key, verdict=verdict, by=request.by, message=message)
+    hand.journal.add(settled)
+    if verdict == "happened":
+        found = said.get("result")
+        result = None if found is None else hand.journal.store(found)
+        hand.journal.add(EffectDelivered(node=effect.node, key=effect.key, status="done", how="person", result=result))
+    hand.journal.add(ControlApplied(request_id=key, action="settle"))
+
+
+def _effect_of(hand: Hand, key: str, status: str) -> Effect | None:
+    for effect in hand.record.effects.values():
+        if effect.key == key and effect.status == status:
+            return effect
+    return None
+
+
+def _read(argument: str) -> dict[str, Any]:
+    with contextlib.suppress(msgspec.DecodeError):
+        found = msgspec.json.decode(argument)
+        if isinstance(found, dict):
+            return found  # type: ignore[reportUnknownVariableType]
+    return {}
