@@ -16,6 +16,7 @@ from setpoint.kernel.effects import (
     CannotTell,
     Declined,
     DidNotHappen,
+    Done,
     EffectClass,
     EffectDeclined,
     EffectInDoubt,
@@ -32,6 +33,7 @@ from setpoint.kernel.effects import (
     Unknown,
     is_mutation,
     lease_bound_ms,
+    of_the_effect,
     outcome_of,
     raises_only,
     settle,
@@ -203,6 +205,29 @@ def test_random_losses_never_act_twice(effect, dedups, has_probe, losses) -> Non
     for _ in range(delayed):
         act()
     assert effects <= 1
+
+
+# Several attempts, one effect
+
+
+@pytest.mark.parametrize(
+    ("outcome", "doubt", "in_flight", "whole"),
+    [
+        (Done(1), True, True, Done),
+        (InDoubt("cut"), False, False, InDoubt),
+        (NotSent("429"), False, False, NotSent),
+        (NotSent("429"), True, True, InDoubt),
+        (NotSent("429"), True, False, InDoubt),
+        (Declined("402"), False, True, Declined),
+        (Declined("402"), True, True, InDoubt),
+        (Declined("402"), True, False, Declined),
+    ],
+)
+def test_a_later_attempt_does_not_hide_the_doubt_of_an_earlier_one(outcome, doubt, in_flight, whole) -> None:
+    """R136, L6"""
+    got = of_the_effect(outcome, is_earlier_in_doubt=doubt, is_in_flight=in_flight)
+    assert type(got) is whole
+    assert got == outcome or outcome.reason in got.reason
 
 
 # The bound

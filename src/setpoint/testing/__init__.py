@@ -1,5 +1,7 @@
 """The public test kit: a model by script or on loopback, a clock by hand, a crash at any event, ports in memory.
 
+An outside world with a ledger and troubles is in memory, too.
+
 Each name is fetched when it is first used, so a test that needs a clock loads no server.
 """
 
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from setpoint.testing.clock import FakeClock
     from setpoint.testing.crash import Crash, CrashingLog, DiaryLog
+    from setpoint.testing.effector import Deed, FakeEffector, Trouble
     from setpoint.testing.memory_workspace import MemoryWorkspace
     from setpoint.testing.model_server import Bytes, Drop, Fail, Hang, ModelServer, Received, Say, Step, ToolCall
     from setpoint.testing.probes import ProbeFacts, probe_problems
@@ -23,11 +26,13 @@ __all__ = [
     "Bytes",
     "Crash",
     "CrashingLog",
+    "Deed",
     "DiaryLog",
     "Drop",
     "EndlessProposer",
     "Fail",
     "FakeClock",
+    "FakeEffector",
     "FixedVerifier",
     "Hang",
     "MemoryWorkspace",
@@ -42,6 +47,7 @@ __all__ = [
     "ToolCall",
     "TreeSandbox",
     "TreeVerifier",
+    "Trouble",
     "call",
     "claim",
     "criterion",
@@ -55,6 +61,7 @@ __all__ = [
 _NAMES = {
     "clock": ("FakeClock",),
     "crash": ("Crash", "CrashingLog", "DiaryLog"),
+    "effector": ("Deed", "FakeEffector", "Trouble"),
     "memory_workspace": ("MemoryWorkspace",),
     "model_server": ("Bytes", "Drop", "Fail", "Hang", "ModelServer", "Received", "Say", "Step", "ToolCall"),
     "probes": ("ProbeFacts", "probe_problems"),
