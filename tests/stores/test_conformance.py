@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import subprocess
@@ -14,12 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from setpoint.adapters.stores import export_lines, open_log, this_owner, verify_lines
+from setpoint.adapters.stores import export_lines, this_owner, verify_lines
 from setpoint.kernel.errors import HeadMoved, LeaseLost, LogCorrupt, StoreFault, UnknownTrajectory
 from setpoint.kernel.keys import canonical
 from setpoint.ports.log import ZERO_HASH, Draft, Head, Lease
 
-from .words import AT, EMPTY, OTHER, OWNER, TTL_MS, Clock, begin, draft, drafts, texts
+from .words import AT, EMPTY, OTHER, OWNER, TTL_MS, Clock, begin, draft, drafts, runner, texts
+
+_numbers = itertools.count(1)
 
 # Streams.
 
@@ -311,9 +314,10 @@ def test_however_appends_of_several_streams_interleave_each_keeps_its_order(tmp_
     if url.startswith("sqlite"):
         url = f"sqlite:///{tmp_path_factory.mktemp('log')}/log.db"
 
-    async def body():
-        log = open_log(url, Clock())
-        leases = [begin(log, f"t-{n}") for n in range(4)]
+    names = [f"t-{next(_numbers)}" for _ in range(4)]  # in a database that stays the examples meet
+
+    async def body(log):
+        leases = [begin(log, name) for name in names]
         heads = [EMPTY] * 4
         model: list[list[str]] = [[], [], [], []]
 
@@ -325,17 +329,16 @@ def test_however_appends_of_several_streams_interleave_each_keeps_its_order(tmp_
                 heads[n] = await log.append(leases[n], heads[n], drafts(*said), durable=durable)
                 model[n] += said
                 if then == "head":
-                    assert log.head(f"t-{n}") == heads[n]
+                    assert log.head(names[n]) == heads[n]
                 elif then == "flush":
-                    await log.flush(f"t-{n}")
+                    await log.flush(names[n])
 
         await asyncio.gather(*map(stream, range(4)))
         for n in range(4):
-            assert texts(log, f"t-{n}") == model[n]
-            assert log.head(f"t-{n}") == heads[n]
-        await log.close()
+            assert texts(log, names[n]) == model[n]
+            assert log.head(names[n]) == heads[n]
 
-    asyncio.run(body())
+    runner(url, Clock())(body)
 
 
 # Payloads and checkpoints.

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from setpoint.adapters.stores.group_commit import Job, Outcome
-from setpoint.adapters.stores.leases import head_moved, superseded, unknown_stream
 from setpoint.adapters.stores.sqlite_beside import (
     Placed,
     TransactionLost,
@@ -25,6 +24,7 @@ from setpoint.adapters.stores.sqlite_beside import (
     put_wakes,
 )
 from setpoint.adapters.stores.sqlite_faults import fault_of
+from setpoint.adapters.stores.tips import Tip
 from setpoint.kernel.chain import hash_raw, hash_text
 from setpoint.kernel.errors import Effect, Fault
 from setpoint.ports.log import Head
@@ -162,7 +162,7 @@ class BatchWriter:
     def _admit_each(self, jobs: Sequence[Job], refused: dict[int, Fault]) -> tuple[list[Outcome], Admitted]:
         """Look at each stream, admit what follows, and say of the rest why not."""
         db = self.connection
-        tips = {stream: _Tip(db, stream) for stream in dict.fromkeys(job.stream for job in jobs)}
+        tips = {stream: _tip(db, stream) for stream in dict.fromkeys(job.stream for job in jobs)}
         outcomes: list[Outcome] = []
         admitted: list[tuple[int, Job]] = []
         for place, job in enumerate(jobs):
@@ -180,48 +180,21 @@ class BatchWriter:
                     admitted.append((tip.id, job))
         db.executemany(
             "UPDATE stream SET seq=?, hash=?, updated_at=? WHERE id=?",
-            [tip.row() for tip in tips.values() if tip.updated_at is not None],
+            [_moved(tip) for tip in tips.values() if tip.updated_at is not None],
         )
         put_wakes(db, _placed(admitted))
         self._ids.update((job.stream, id) for id, job in admitted)
         return outcomes, admitted
 
 
-class _Tip:
-    """Where a stream stands inside the transaction."""
+def _tip(db: sqlite3.Connection, stream: str) -> Tip:
+    row = db.execute("SELECT id, seq, hash, fence, owner FROM stream WHERE stream_id=?", (stream,)).fetchone()
+    return Tip(stream, row[0], Head(row[1], hash_text(row[2])), row[3], row[4]) if row else Tip(stream)
 
-    def __init__(self, db: sqlite3.Connection, stream: str) -> None:
-        self.stream = stream
-        self.updated_at: str | None = None
-        self._refused: dict[Head, Fault] = {}
-        row = db.execute("SELECT id, seq, hash, fence, owner FROM stream WHERE stream_id=?", (stream,)).fetchone()
-        self.id: int = row[0] if row else 0
-        self.head = Head(row[1], hash_text(row[2])) if row else None
-        self.fence: int = row[3] if row else 0
-        self.owner: str | None = row[4] if row else None
 
-    def fault(self, job: Job, path: str) -> Fault | None:
-        """Why the job does not follow."""
-        if self.head is None:
-            return unknown_stream(self.stream, path)
-        if job.fence != self.fence or self.owner is None:
-            return superseded(self.stream, job.fence or 0, self.fence, self.owner)
-        if job.expected != self.head:  # if it was to follow a refused one, that one's reason is the reason
-            return self._refused.get(job.expected) or head_moved(self.stream, job.expected, self.head)
-        return None
-
-    def pass_over(self, job: Job, fault: Fault | None) -> None:
-        """Move over an admitted job; remember the reason why another was not."""
-        if fault is None:
-            self.head = job.head
-            if job.rows:
-                self.updated_at = job.rows[-1][4]
-        elif job.head != job.expected:
-            self._refused[job.head] = fault
-
-    def row(self) -> tuple[int, bytes, str | None, int]:
-        assert self.head is not None
-        return (self.head.seq, hash_raw(self.head.hash), self.updated_at, self.id)
+def _moved(tip: Tip) -> tuple[int, bytes, str | None, int]:
+    assert tip.head is not None
+    return (tip.head.seq, hash_raw(tip.head.hash), tip.updated_at, tip.id)
 
 
 class _Broken(Exception):
