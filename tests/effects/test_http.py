@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -366,6 +368,18 @@ def test_credentials_in_the_address_are_refused_unseen() -> None:
     with pytest.raises(UsageFault) as caught:
         HttpClient("http://user:hunter2@bank.example")
     assert "hunter2" not in str(caught.value)
+
+
+def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(UsageFault, match=r"setpoint\[http\]"):
+        HttpClient("http://bank.example")
+
+
+def test_importing_the_adapter_loads_no_http_library() -> None:
+    code = "import sys, setpoint.adapters.effectors.http; print('httpx' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_one_client_serves_one_event_loop_after_another(bank) -> None:
