@@ -225,7 +225,7 @@ def test_random_losses_never_act_twice(effect, dedups, has_probe, losses) -> Non
 )
 def test_a_later_attempt_does_not_hide_the_doubt_of_an_earlier_one(outcome, doubt, in_flight, whole) -> None:
     """R136, L6"""
-    got = of_the_effect(outcome, is_earlier_in_doubt=doubt, is_in_flight=in_flight)
+    got = of_the_effect(outcome, is_earlier_in_doubt=doubt, was_in_flight=in_flight)
     assert type(got) is whole
     assert got == outcome or outcome.reason in got.reason
 

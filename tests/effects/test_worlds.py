@@ -184,6 +184,17 @@ def test_a_key_is_acted_on_once_and_answered_alike(play) -> None:
     play(story)
 
 
+def test_a_key_that_is_done_is_never_declined(play) -> None:
+    """R138"""
+
+    async def story(world: World) -> None:
+        first = await world.perform(KEY, 5)
+        world.befall("permanent")
+        assert await world.perform(KEY, 5) == first
+
+    play(story)
+
+
 def test_a_naive_side_acts_as_often_as_it_is_told(play) -> None:
     """What the runtime alone has to prevent; a probe that finds two of one key does not pick one."""
 
@@ -284,6 +295,8 @@ def test_a_trouble_that_is_none_is_refused(wrong) -> None:
 @example(["late", "permanent"], True, True, [False] * 12)  # a no while the first may still arrive
 @example(["late", "none"], False, True, [False] * 12)  # a probe that looks too early
 @example(["late", "rate_limited", "permanent"], True, False, [False] * 12)
+@example(["drop", "late", "permanent"], True, False, [False] * 4 + [True] + [False] * 7)  # it arrives after the no
+@example(["timeout_after_effect", "permanent"], True, False, [False] * 12)  # done: its answer is no no
 def test_settling_by_the_table_acts_at_most_once_under_any_troubles(troubles, dedups, has_probe, moments) -> None:
     """R135, R137, R197: a caller that knows only outcomes, probes and the table, and what it may say in the end.
 
@@ -310,7 +323,8 @@ def test_settling_by_the_table_acts_at_most_once_under_any_troubles(troubles, de
     async def pursue() -> str:
         doubt = False
         for _ in range(len(troubles) + 1):
-            whole = of_the_effect(await attempt(), is_earlier_in_doubt=doubt, is_in_flight=is_in_flight())
+            was_in_flight = is_in_flight()
+            whole = of_the_effect(await attempt(), is_earlier_in_doubt=doubt, was_in_flight=was_in_flight)
             if isinstance(whole, Done | Declined):
                 return type(whole).__name__
             doubt = isinstance(whole, InDoubt)

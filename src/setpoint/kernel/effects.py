@@ -237,17 +237,18 @@ def settle(
             assert_never(answer)
 
 
-def of_the_effect(outcome: EffectOutcome, *, is_earlier_in_doubt: bool, is_in_flight: bool) -> EffectOutcome:
+def of_the_effect(outcome: EffectOutcome, *, is_earlier_in_doubt: bool, was_in_flight: bool) -> EffectOutcome:
     """What the outcome of one attempt says of the effect as a whole, earlier attempts with the same key included.
 
     ``is_earlier_in_doubt``: one was sent again because the other side remembers keys, and no probe has found the state
-    as before for good. Then a later "not sent" says nothing of it, and a later no is final only when the earlier one
-    can no longer arrive. The pause and the breaker go by the attempt's own outcome.
+    as before for good. Then a later "not sent" says nothing of it. ``was_in_flight``: it could still arrive when this
+    attempt was sent. Then a no to this one is not final: the earlier one may have arrived after it. The pause and the
+    breaker go by the attempt's own outcome.
     """
     match outcome:
         case NotSent() if is_earlier_in_doubt:
             return InDoubt(f"an earlier attempt is in doubt; the last was not sent: {outcome.reason}", outcome.is_up)
-        case Declined() if is_earlier_in_doubt and is_in_flight:
+        case Declined() if is_earlier_in_doubt and was_in_flight:
             return InDoubt(f"an earlier attempt may still arrive; the last was declined: {outcome.reason}", is_up=True)
         case _:
             return outcome

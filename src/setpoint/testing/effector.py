@@ -50,7 +50,8 @@ TroubleName = Literal[
 """none: it goes well. timeout_after_effect: done, and the reply is lost. drop: the request is lost. late: it arrives
 when the test calls ``deliver_late``, and the caller has given up. duplicate: it is delivered twice.
 crash_before_effect, crash_after_effect: the caller's process dies (``Crash``). bug_after_effect: done, and the client
-code raises KeyError. transient: no connection. rate_limited: 429. permanent: the other side says no."""
+code raises KeyError. transient: no connection. rate_limited: 429. permanent: the other side says no,
+but never to a key that it remembers as done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ class FakeEffector:
                 raise EffectNotSent(f"{key}: connection refused")
             case "rate_limited":
                 raise EffectNotSent(f"{key}: 429", retry_after_ms=trouble.retry_after_ms, is_up=True)
-            case "permanent":
+            case "permanent" if self._done(key) is None:
                 raise EffectDeclined(f"{key}: declined", code="declined")
             case "crash_before_effect":
                 raise Crash(f"the caller died before {key} was done")
@@ -182,13 +183,17 @@ class FakeEffector:
                 return receipt
 
     def _act(self, key: str, request: Any, undoes: int | None) -> dict[str, Any]:
-        before = next((deed for deed in self.ledger if deed.key == key), None) if self.dedups else None
+        before = self._done(key)
         if before is not None:
             if (before.request, before.undoes) != (request, undoes):
                 raise EffectDeclined(f"{key} was used with another request", code="key_reused")
             return _receipt(before)
         self.ledger.append(Deed(len(self.ledger) + 1, key, copy.deepcopy(request), undoes))
         return _receipt(self.ledger[-1])
+
+    def _done(self, key: str) -> Deed | None:
+        """What it remembers of the key; nothing where it does not deduplicate."""
+        return next((deed for deed in self.ledger if deed.key == key), None) if self.dedups else None
 
 
 def _receipt(deed: Deed) -> dict[str, Any]:
