@@ -16,20 +16,19 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.adapters.stores import this_owner
+from setpoint.adapters.stores import open_log, this_owner
 from setpoint.adapters.stores.owner import is_provably_dead
 from setpoint.adapters.stores.sqlite import SqliteLog
 from setpoint.kernel.errors import LeaseLost
-from setpoint.ports.log import Lease
+from setpoint.ports.log import Lease, Log
 
 from .words import EMPTY, TTL_MS, drafts, texts
 
 PREAMBLE = """
 import asyncio, os, sys, time
-from setpoint.adapters.stores import this_owner
-from setpoint.adapters.stores.sqlite import SqliteLog
-from setpoint.kernel.errors import Fault, HeadMoved, LeaseLost
-from setpoint.ports.log import ZERO_HASH, Draft, Head, Lease
+from setpoint.adapters.stores import open_log, this_owner
+from setpoint.kernel.errors import DuplicateEffect, Fault, HeadMoved, LeaseLost
+from setpoint.ports.log import ZERO_HASH, Beside, Draft, Head, Lease, Statement
 AT = "2026-01-01T00:00:00.000Z"
 def now(): return time.time_ns() // 1_000_000
 def say(*words): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
@@ -67,46 +66,55 @@ WRITER = """
         head = log.head(name)
         while True:
             head = await log.append(lease, head, [draft(head.seq), draft(head.seq + 1)], durable=False)
-            head = await log.append(lease, head, [draft(head.seq)], payloads=[b"%d" % head.seq], checkpoint=b"r")
+            row = Statement("INSERT INTO done VALUES (:name, :seq)", {"name": name, "seq": head.seq + 1})
+            beside = Beside(claims=(f"{name}:{head.seq + 1}",), statements=(row,), wake_ms=head.seq + 1)
+            head = await log.append(lease, head, [draft(head.seq)], payloads=[b"%d" % head.seq], checkpoint=b"r",
+                                    beside=beside)
             say(name, head.seq, head.hash)
 
     async def main():
-        log = SqliteLog(sys.argv[1], now)
+        log = open_log(sys.argv[1], now)
         await asyncio.gather(*(stream(log, f"t-{n}") for n in range(3)))
 
     asyncio.run(main())
 """
 
 
-def test_a_process_killed_at_any_moment_loses_nothing_it_acknowledged(path):
-    """R050 R167 R170 R178: 30 kills, one log; the next process takes the lease over at once."""
+def test_a_process_killed_at_any_moment_loses_nothing_it_acknowledged(sql_url, user):
+    """R050 R167 R170 R178: 30 kills, one log; the next process takes the lease over at once.
+
+    Keys of outside effects, wake-up times and the user's own rows stand or fall with the events they went down beside.
+    """
     chance = random.Random(1)
     acknowledged = {f"t-{n}": EMPTY for n in range(3)}
+    user("CREATE TABLE done (name TEXT, seq BIGINT)")
 
     async def setup():
-        log = SqliteLog(path, now)
+        log = open_log(sql_url, now)
         for name in acknowledged:
             log.create(name, "trajectory")
         await log.close()
 
     asyncio.run(setup())
     for kill in range(KILLS):
-        with child(WRITER, path) as writer:
+        with child(WRITER, sql_url) as writer:
             for _ in range(chance.randint(1, 60)):
                 writer.stdout.readline()
             writer.send_signal(signal.SIGKILL)
             lines = writer.stdout.read().splitlines()  # what was acknowledged before the signal came
-        asyncio.run(check(path, acknowledged, lines, kill))
+        asyncio.run(check(sql_url, user, acknowledged, lines, kill))
 
 
-async def check(path, acknowledged, lines, kill):
+async def check(url, user, acknowledged, lines, kill):
     """Each stream verifies to its head, and the head lies at or beyond everything acknowledged."""
     told = dict(acknowledged)
     for line in lines:
         if line.count(" ") == 2 and len(line) > 70:
             name, seq, hash = line.split()
             told[name] = type(EMPTY)(int(seq), hash)
-    log = SqliteLog(path, now)
+    log = open_log(url, now)
+    for name in told:  # a server may still be at work on what a client asked before it died; this waits for it
+        log.release(log.claim(name, this_owner(), TTL_MS))
     for name, head in told.items():
         events = list(log.read(name))
         assert len(events) >= head.seq, f"kill {kill}: {name} lost acknowledged events"
@@ -117,13 +125,23 @@ async def check(path, acknowledged, lines, kill):
         if head.seq:
             assert log.checkpoint(name).seq >= acknowledged[name].seq
         acknowledged[name] = log.head(name)
+        check_beside(log, user, name, acknowledged[name].seq)
     await log.close()
 
 
-def test_of_two_processes_racing_for_a_lease_exactly_one_gets_it(path):
+def check_beside(log, user, name, last):
+    """What went down beside the third of every three events is there exactly as far as the events are."""
+    thirds = [*range(3, last + 1, 3)]
+    assert user(f"SELECT seq FROM done WHERE name='{name}' ORDER BY seq") == [(seq,) for seq in thirds]
+    assert [log.claimant(f"{name}:{seq}") for seq in thirds[-5:]] == [name] * len(thirds[-5:])
+    assert log.claimant(f"{name}:{last // 3 * 3 + 3}") is None
+    assert (name, thirds[-1]) in log.due("trajectory", 10**9, 9) if thirds else True
+
+
+def test_of_two_processes_racing_for_a_lease_exactly_one_gets_it(sql_url):
     """R180"""
     racer = """
-        log = SqliteLog(sys.argv[1], now)
+        log = open_log(sys.argv[1], now)
         say("ready"); sys.stdin.readline()
         for n in range(60):
             try:
@@ -135,10 +153,10 @@ def test_of_two_processes_racing_for_a_lease_exactly_one_gets_it(path):
         say("done"); sys.stdin.readline()
         asyncio.run(log.close())
     """
-    log = SqliteLog(path, now)
+    log = open_log(sql_url, now)
     for n in range(60):
         log.create(f"t-{n}", "trajectory")
-    with child(racer, path) as one, child(racer, path) as two:
+    with child(racer, sql_url) as one, child(racer, sql_url) as two:
         said = [until_done(p) for p in started(one, two)]
         for n in range(60):
             outcomes = sorted(lines[n] for lines in said)
@@ -148,11 +166,46 @@ def test_of_two_processes_racing_for_a_lease_exactly_one_gets_it(path):
     asyncio.run(log.close())
 
 
-def test_of_two_processes_appending_at_one_head_each_event_lands_once(path):
+def test_of_two_processes_racing_for_a_key_exactly_one_claims_it_and_the_other_writes_nothing(sql_url):
+    """R180"""
+    racer = """
+        async def main():
+            log = open_log(sys.argv[1], now)
+            leases = [log.claim(f"{sys.argv[2]}-{n}", this_owner(), 60_000) for n in range(60)]
+            say("ready"); sys.stdin.readline()
+            for n in range(0, 60, 5):  # several at once, so that batches meet batches
+                results = await asyncio.gather(
+                    *(log.append(lease, Head(0, ZERO_HASH), [draft(1)], beside=Beside(claims=(f"k-{n + i}",)))
+                      for i, lease in enumerate(leases[n : n + 5])), return_exceptions=True)
+                for i, result in enumerate(results):
+                    if isinstance(result, Head): say(n + i, "won")
+                    elif isinstance(result, DuplicateEffect): say(n + i, "lost", result.holder)
+                    else: say(n + i, repr(result))
+            say("done"); sys.stdin.readline()
+            await log.close()
+        asyncio.run(main())
+    """
+    log = open_log(sql_url, now)
+    for n in range(60):
+        log.create(f"a-{n}", "trajectory")
+        log.create(f"b-{n}", "trajectory")
+    with child(racer, sql_url, "a") as one, child(racer, sql_url, "b") as two:
+        said = dict(zip("ab", [until_done(p) for p in started(one, two)], strict=True))
+        finish(one, two)
+    for n in range(60):
+        (winner,) = [who for who in "ab" if said[who][n] == f"{n} won"]
+        loser = "ab".replace(winner, "")
+        assert said[loser][n] == f"{n} lost {winner}-{n}"
+        assert log.claimant(f"k-{n}") == f"{winner}-{n}"
+        assert texts(log, f"{winner}-{n}") == ["1"] and texts(log, f"{loser}-{n}") == []
+    asyncio.run(log.close())
+
+
+def test_of_two_processes_appending_at_one_head_each_event_lands_once(sql_url):
     """R180: the same lease in two hands, so that only the head decides."""
     racer = """
         async def main():
-            log = SqliteLog(sys.argv[1], now)
+            log = open_log(sys.argv[1], now)
             lease = Lease("t-1", 1, sys.argv[2], 0)
             say("ready"); sys.stdin.readline()
             moved = done = 0
@@ -167,10 +220,10 @@ def test_of_two_processes_appending_at_one_head_each_event_lands_once(path):
             await log.close()
         asyncio.run(main())
     """
-    log = SqliteLog(path, now)
+    log = open_log(sql_url, now)
     log.create("t-1", "trajectory")
     lease = log.claim("t-1", this_owner(), TTL_MS)
-    with child(racer, path, lease.owner, "0") as one, child(racer, path, lease.owner, "1000") as two:
+    with child(racer, sql_url, lease.owner, "0") as one, child(racer, sql_url, lease.owner, "1000") as two:
         for process in started(one, two):
             until_done(process)
         finish(one, two)
@@ -180,11 +233,11 @@ def test_of_two_processes_appending_at_one_head_each_event_lands_once(path):
     asyncio.run(log.close())
 
 
-def test_a_worker_stopped_past_its_lease_is_fenced_when_it_wakes(path):
+def test_a_worker_stopped_past_its_lease_is_fenced_when_it_wakes(sql_url):
     """R180"""
     sleeper = """
         async def main():
-            log = SqliteLog(sys.argv[1], now)
+            log = open_log(sys.argv[1], now)
             lease = log.claim("t-1", this_owner(), 200)
             head = await log.append(lease, Head(0, ZERO_HASH), [draft(1)])
             say("ready"); sys.stdin.readline()
@@ -196,9 +249,9 @@ def test_a_worker_stopped_past_its_lease_is_fenced_when_it_wakes(path):
             await log.close()
         asyncio.run(main())
     """
-    log = SqliteLog(path, now)
+    log = open_log(sql_url, now)
     log.create("t-1", "trajectory")
-    with child(sleeper, path) as worker:
+    with child(sleeper, sql_url) as worker:
         assert worker.stdout.readline() == "ready\n"
         worker.send_signal(signal.SIGSTOP)
         lease = claim_when_free(log, "t-1")
@@ -217,7 +270,7 @@ def test_two_processes_may_make_the_same_store_at_once(path):
     opener = """
         say("ready"); sys.stdin.readline()
         for n in range(20):
-            log = SqliteLog(f"{sys.argv[1]}-{n}", now)
+            log = open_log(f"sqlite:///{sys.argv[1]}-{n}", now)
             log.create(sys.argv[2], "trajectory")
             asyncio.run(log.close())
         say("done"); sys.stdin.readline()
@@ -283,7 +336,7 @@ def finish(*processes: subprocess.Popen[str]) -> None:
         assert process.wait(20) == 0
 
 
-def claim_when_free(log: SqliteLog, stream: str) -> Lease:
+def claim_when_free(log: Log, stream: str) -> Lease:
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -293,5 +346,5 @@ def claim_when_free(log: SqliteLog, stream: str) -> Lease:
             time.sleep(0.01)
 
 
-async def append_one(log: SqliteLog, lease: Lease) -> None:
+async def append_one(log: Log, lease: Lease) -> None:
     await log.append(lease, log.head(lease.stream), drafts("taken over"))
