@@ -18,14 +18,30 @@ from typing import TYPE_CHECKING
 from setpoint.version import VERSION
 
 if TYPE_CHECKING:
+    from setpoint.adapters.approvers.roster import Approver
+    from setpoint.app.application import App
+    from setpoint.app.capability import Capability, capability
     from setpoint.app.manifest import ManifestFault
+    from setpoint.app.runs import RunOutcome
     from setpoint.app.runtime import Outcome, Runtime, SyncRuntime, open_runtime
     from setpoint.app.task import Task
+    from setpoint.app.typed import DefinitionFault
+    from setpoint.app.workflow import Fragment, InputFault, Workflow, approval_terms
+    from setpoint.engine.runs.hand import Fails
+    from setpoint.kernel.effects import (
+        CannotTell,
+        DidNotHappen,
+        EffectDeclined,
+        EffectInDoubt,
+        EffectNotSent,
+        Happened,
+    )
     from setpoint.kernel.errors import (
         CertificateInvalid,
         ChangeRejected,
         ClosureMissing,
         ConflictFault,
+        DuplicateEffect,
         EvidenceMissing,
         Fault,
         HeadMoved,
@@ -36,44 +52,94 @@ if TYPE_CHECKING:
         ProposerFault,
         ReplayDiverged,
         SandboxFault,
+        StatementRefused,
         StoreFault,
         UnknownTrajectory,
         UsageFault,
         WorkspaceFault,
     )
+    from setpoint.kernel.retry import RatePolicy, RetryPolicy
+    from setpoint.ports.effector import Context, Later
+    from setpoint.ports.log import Statement
 
 __version__ = VERSION
 
 __all__ = [
     "VERSION",
+    "App",
+    "Approver",
+    "CannotTell",
+    "Capability",
     "CertificateInvalid",
     "ChangeRejected",
     "ClosureMissing",
     "ConflictFault",
+    "Context",
+    "DefinitionFault",
+    "DidNotHappen",
+    "DuplicateEffect",
+    "EffectDeclined",
+    "EffectInDoubt",
+    "EffectNotSent",
     "EvidenceMissing",
+    "Fails",
     "Fault",
+    "Fragment",
+    "Happened",
     "HeadMoved",
     "IllegalTransition",
+    "InputFault",
     "IsolationUnavailable",
+    "Later",
     "LeaseLost",
     "LogCorrupt",
     "ManifestFault",
     "Outcome",
     "ProposerFault",
+    "RatePolicy",
     "ReplayDiverged",
+    "RetryPolicy",
+    "RunOutcome",
     "Runtime",
     "SandboxFault",
+    "Statement",
+    "StatementRefused",
     "StoreFault",
     "SyncRuntime",
     "Task",
     "UnknownTrajectory",
     "UsageFault",
+    "Workflow",
     "WorkspaceFault",
     "__version__",
+    "approval_terms",
+    "capability",
     "open_runtime",
 ]
 
 _PLACES = {
+    "App": "setpoint.app.application",
+    "Approver": "setpoint.adapters.approvers.roster",
+    "CannotTell": "setpoint.kernel.effects",
+    "Capability": "setpoint.app.capability",
+    "Context": "setpoint.ports.effector",
+    "DefinitionFault": "setpoint.app.typed",
+    "DidNotHappen": "setpoint.kernel.effects",
+    "EffectDeclined": "setpoint.kernel.effects",
+    "EffectInDoubt": "setpoint.kernel.effects",
+    "EffectNotSent": "setpoint.kernel.effects",
+    "Fails": "setpoint.engine.runs.hand",
+    "Fragment": "setpoint.app.workflow",
+    "Happened": "setpoint.kernel.effects",
+    "InputFault": "setpoint.app.workflow",
+    "Later": "setpoint.ports.effector",
+    "RatePolicy": "setpoint.kernel.retry",
+    "RetryPolicy": "setpoint.kernel.retry",
+    "RunOutcome": "setpoint.app.runs",
+    "Statement": "setpoint.ports.log",
+    "Workflow": "setpoint.app.workflow",
+    "approval_terms": "setpoint.app.workflow",
+    "capability": "setpoint.app.capability",
     "ManifestFault": "setpoint.app.manifest",
     "Outcome": "setpoint.app.runtime",
     "Runtime": "setpoint.app.runtime",
@@ -84,8 +150,6 @@ _PLACES = {
 """Where a name lies; every other name of ``__all__`` is a fault of ``setpoint.kernel.errors``."""
 
 _LATER = {
-    "App": "workflows, agents and sessions",
-    "capability": "capabilities with outside effects",
     "criterion": "criteria written in Python; in a manifest, `probe: module:function` calls a Python function",
     "invariant": "invariants written in Python; in a manifest, `expr` and `probe` say them",
 }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from setpoint.adapters.proposers.opening import open_proposer
 from setpoint.adapters.sandboxes.opening import open_sandbox
@@ -17,10 +18,16 @@ from setpoint.adapters.workspaces.overlay import LayeredProvider
 from setpoint.app.places import Places
 from setpoint.kernel.contract import ProbeCheck, Task, Tier
 from setpoint.kernel.errors import UsageFault
+from setpoint.ports.clock import Clock
+from setpoint.ports.log import Log
 from setpoint.ports.proposer import Proposer
 from setpoint.ports.sandbox import Sandbox
 from setpoint.ports.verifier import Verifier
 from setpoint.ports.workspace import Workspace, WorkspaceProvider
+
+if TYPE_CHECKING:
+    from setpoint.app.application import App
+    from setpoint.app.runs import Runs
 
 
 class Equipment:
@@ -58,6 +65,17 @@ class Equipment:
         for sandbox in self._sandboxes.values():
             await sandbox.close()
         self._sandboxes.clear()
+
+
+def open_runs(app: App, log: Log, clock: Clock, owner: str, places: Places, services: Mapping[str, Any]) -> Runs:
+    """The runs of an application. DefinitionFault when one of its workflows breaks an obligation."""
+    from setpoint.adapters.approvers.roster import Roster
+    from setpoint.app.approvers import read_approvers
+    from setpoint.app.runs import Runs
+
+    installed = read_approvers(places.approvers) if places.approvers.exists() else ()
+    roster = Roster([*installed, *app.approvers], clock)
+    return Runs(log, clock, owner, app.check(), roster, services, chance=random.random)
 
 
 def _probes(task: Task) -> Mapping[str, Callable[[dict[str, Any]], Any]]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -35,7 +35,15 @@ from setpoint.engine.replay import Replayed, replay
 from setpoint.kernel import limits
 from setpoint.kernel.budget import Raised
 from setpoint.kernel.contract import Task
-from setpoint.kernel.errors import ConflictFault, Fault, IllegalTransition, LeaseLost, UnknownTrajectory, WorkspaceFault
+from setpoint.kernel.errors import (
+    ConflictFault,
+    Fault,
+    IllegalTransition,
+    LeaseLost,
+    UnknownTrajectory,
+    UsageFault,
+    WorkspaceFault,
+)
 from setpoint.kernel.events import Undone
 from setpoint.kernel.exposure import require_closure
 from setpoint.kernel.record import Record
@@ -45,15 +53,45 @@ from setpoint.ports.clock import Clock
 from setpoint.ports.log import Head, Log, StreamInfo
 from setpoint.ports.workspace import CommitReceipt
 
+if TYPE_CHECKING:
+    from setpoint.app.application import App
+    from setpoint.app.runs import RunOutcome, Runs
+    from setpoint.app.workflow import Workflow
+
 
 class Runtime:
     """Use as ``async with Runtime.open(...) as runtime``."""
 
-    def __init__(self, places: Places, log: Log, clock: Clock) -> None:
+    def __init__(
+        self,
+        places: Places,
+        log: Log,
+        clock: Clock,
+        app: App | None = None,
+        services: Mapping[str, Any] | None = None,
+    ) -> None:
         self.places = places
         self.log = log
         self.clock = clock
+        self.app = app
+        self._services = services or {}
         self._worker = Worker(places, log, clock)
+        self._runs: Runs | None = None if app is None else self._open_runs(app)
+
+    def _open_runs(self, app: App) -> Runs:
+        from setpoint.app.opening import open_runs
+
+        return open_runs(app, self.log, self.clock, self._worker.owner, self.places, self._services)
+
+    @property
+    def runs(self) -> Runs:
+        """The workflow runs of this runtime. UsageFault when it was opened without an application."""
+        if self._runs is None:
+            raise UsageFault(
+                "this runtime was opened without an application, so it knows no workflows",
+                hint="Runtime.open(store, app)",
+            )
+        return self._runs
 
     @property
     def equipment(self) -> Equipment:
@@ -62,15 +100,28 @@ class Runtime:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, store: str | None = None, *, clock: Clock | None = None) -> AsyncIterator[Runtime]:
-        """A runtime over ``store`` (a URL), by default the user's own. Closed on leaving the block."""
-        runtime = open_runtime(store, clock=clock)
+    async def open(
+        cls,
+        store: str | None = None,
+        app: App | None = None,
+        *,
+        services: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+    ) -> AsyncIterator[Runtime]:
+        """A runtime over ``store`` (a URL), by default the user's own. Closed on leaving the block.
+
+        ``app`` is proved first: DefinitionFault for a workflow that breaks an obligation. ``services`` is what its
+        capabilities find in their context: clients, connections, settings.
+        """
+        runtime = open_runtime(store, app, services=services, clock=clock)
         try:
             yield runtime
         finally:
             await runtime.close()
 
     async def close(self) -> None:
+        if self._runs is not None:
+            await self._runs.close()
         await self.equipment.close()
         await self.log.close()
 
@@ -89,6 +140,45 @@ class Runtime:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    # Workflows
+
+    async def run(
+        self,
+        workflow: Workflow[Any, Any] | str,
+        input: Any,
+        *,
+        run_id: str = "",
+        principal: str = "",
+        tenant: str = "",
+        scopes: Sequence[str] = (),
+    ) -> RunOutcome:
+        """Start a run and work on it until it ends or waits for more than a short timer (``runs.wait``).
+
+        ``input`` is the workflow's input type, or a mapping that fits it (InputFault). A ``run_id`` of one's own makes
+        the start idempotent: the same id again is the same run.
+        """
+        started = await self.start(workflow, input, run_id=run_id, principal=principal, tenant=tenant, scopes=scopes)
+        return await self.runs.wait(started)
+
+    async def start(
+        self,
+        workflow: Workflow[Any, Any] | str,
+        input: Any,
+        *,
+        run_id: str = "",
+        principal: str = "",
+        tenant: str = "",
+        scopes: Sequence[str] = (),
+    ) -> str:
+        """Record a new run and return its id; ``runs.wait`` or any worker on this store works on it."""
+        runs = self.runs
+        assert self.app is not None
+        program = (self.app.newest(workflow) if isinstance(workflow, str) else workflow).program
+        given, state = program.begin(input)
+        return await runs.start(
+            program, given, state, run_id=run_id, principal=principal, tenant=tenant, scopes=tuple(scopes)
+        )
 
     # Pursuing
 
@@ -458,13 +548,19 @@ def _no_certificate(p: Pursuit) -> tuple[bytes, str, str]:
     raise AssertionError("a measurement certifies nothing")
 
 
-def open_runtime(store: str | None = None, *, clock: Clock | None = None) -> Runtime:
+def open_runtime(
+    store: str | None = None,
+    app: App | None = None,
+    *,
+    services: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
+) -> Runtime:
     """A runtime for a ``with`` or ``async with`` block, which closes it. StoreFault, UsageFault when the store or the
     state cannot be used."""
     places = find_places(store)
     places.make()
     used = clock or SystemClock()
-    return Runtime(places, open_log(places.store_url, used.now_ms), used)
+    return Runtime(places, open_log(places.store_url, used.now_ms), used, app, services)
 
 
 __all__ = ["Observer", "Outcome", "Runtime", "SyncRuntime", "open_runtime"]

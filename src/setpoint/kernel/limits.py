@@ -145,3 +145,5 @@ MESSAGE_BYTES_MAX: Final = 64 * 1024
 """A signal, a late result or a settlement in an inbox; what is longer is kept elsewhere and named."""
 EFFECT_SKEW_MS: Final = 25
 """Between our clock and another's on one network, as the worked example of a lease has it (2,155 ms)."""
+MAP_ITEMS_MAX: Final = 1_000
+"""Rounds of one map: its record holds a cursor for each that has begun, 40 bytes, and is folded with every event."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-from msgspec import field
 
 from setpoint.kernel.errors import LogCorrupt
 from setpoint.kernel.events import (
@@ -40,10 +39,10 @@ class RunStarted(Event, frozen=True):
     definition_digest: str
     input: Ref
     values: Values  # the state to begin with
-    refs: Refs = field(default_factory=dict[str, Ref])
+    refs: Refs = {}
     principal: str = ""
     tenant: str = ""
-    scopes: list[str] = field(default_factory=list[str])
+    scopes: list[str] = []
     session: str = ""
     parent: str = ""  # the run that waits for this one, or the one this is a retry of
     parent_node: str = ""  # "" for a retry
@@ -57,8 +56,8 @@ class BlockEntered(Event, frozen=True):
     blocks: list[str]  # their paths
     label: str = ""
     scopes: bool = False  # each block works on its own copy of the state
-    values: Values = field(default_factory=dict[str, Any])  # what a scope begins with
-    refs: Refs = field(default_factory=dict[str, Ref])
+    values: Values = {}  # what a scope begins with
+    refs: Refs = {}
     items: Ref | None = None  # of a map; its rounds are entered one by one
 
 
@@ -67,8 +66,8 @@ class NodeCompleted(Event, frozen=True):
 
     node: str
     block: str
-    values: Values = field(default_factory=dict[str, Any])
-    refs: Refs = field(default_factory=dict[str, Ref])
+    values: Values = {}
+    refs: Refs = {}
     result: Ref | None = None  # of a call whose result goes nowhere in the state
 
 
@@ -132,7 +131,7 @@ class ApprovalResolved(Event, frozen=True):
     node: str
     ticket_id: str
     outcome: str
-    by: list[str] = field(default_factory=list[str])
+    by: list[str] = []
     reason: str = ""
 
 
@@ -148,6 +147,7 @@ class EffectQueued(Event, frozen=True):
     arguments_digest: str
     sent_at_ms: int = 0
     attempt: int = 1
+    doubt_at_ms: int = 0  # when an earlier attempt was sent that may still count; 0: none may
     compensator: str = ""  # what takes it back, bound before it is sent
     compensates: str = ""  # the node whose effect this takes back
     ticket_id: str = ""  # the approval it used up
@@ -185,7 +185,10 @@ class EffectUnknown(Event, frozen=True):
 
 
 class EffectSettled(Event, frozen=True):
-    """How an effect in doubt was settled. ``verdict``: happened | not_happened | resend."""
+    """How an effect in doubt was settled. ``verdict``: happened | not_happened | resend.
+
+    resend: nobody looked, or it was too early, but the other side acts once for a key; the doubt goes along with it.
+    """
 
     node: str
     key: str

@@ -7,6 +7,7 @@ record and no more (L12).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import msgspec
@@ -99,6 +100,7 @@ class Effect(msgspec.Struct, frozen=True):
     attempt: int
     status: str  # queued | pending | unknown | not_sent | happened
     sent_at_ms: int
+    doubt_at_ms: int = 0
     compensates: str = ""
     compensator: str = ""
     result: Ref | None = None
@@ -389,6 +391,7 @@ def _queued(record: RunRecord, event: EffectQueued) -> RunRecord:
         attempt=event.attempt,
         status="queued",
         sent_at_ms=event.sent_at_ms,
+        doubt_at_ms=event.doubt_at_ms,
         compensates=event.compensates,
         compensator=event.compensator,
         ticket_id=event.ticket_id,

@@ -43,7 +43,8 @@ class Later:
 
 
 class Effector(Protocol):
-    contract: Contract
+    @property
+    def contract(self) -> Contract: ...
 
     def key(self, arguments: dict[str, Any]) -> str | None:
         """The author's business key for these arguments, None when none was declared."""

@@ -13,6 +13,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from setpoint.engine.runs.approving import require_approval
 from setpoint.engine.runs.hand import Fails, Hand, Parked, Pauses, run_code
 from setpoint.engine.runs.program import CallCode, Values
@@ -29,6 +31,8 @@ from setpoint.kernel.effects import (
     Resend,
     Settlement,
     Unknown,
+    lease_bound_ms,
+    of_the_effect,
     outcome_of,
     settle,
 )
@@ -110,12 +114,12 @@ async def call(hand: Hand, node: Call, path: str, static: str, block: str) -> No
     if wait is not None and hand.clock.now_ms() < wait.at_ms:
         raise Parked
     if effect.status in ("queued", "pending"):
-        await _settle(calling, effect)
-        effect = calling.effect
-        if effect is None or effect.status == "happened":
+        doubt_at_ms = await _settle(calling, effect)
+        if calling.effect is None:  # it happened, and the node is done
             return None
+        effect = replace(effect, doubt_at_ms=doubt_at_ms)
     arguments = hand.journal.load(effect.arguments)
-    return await _send(calling, arguments, effect.key, effect.claim, effect.attempt + 1, is_claimed=True)
+    return await _send(calling, arguments, effect.key, effect.claim, again=effect)
 
 
 async def _first(calling: Calling) -> None:
@@ -130,7 +134,7 @@ async def _first(calling: Calling) -> None:
         return await _look(calling, arguments)
     await require_approval(hand, contract, calling.path, calling.static, arguments)
     key = calling.effector.key(arguments) or call_key(hand.run_id, 0, 0, calling.path, exact(arguments))
-    return await _send(calling, arguments, key, f"{contract.name}:{key}", 1, is_claimed=False)
+    return await _send(calling, arguments, key, f"{contract.name}:{key}")
 
 
 def _arguments(calling: Calling) -> Values:
@@ -192,9 +196,11 @@ async def _look(calling: Calling, arguments: Values) -> None:
 # Sending
 
 
-async def _send(calling: Calling, arguments: Values, key: str, claim: str, attempt: int, *, is_claimed: bool) -> None:
-    """Intent, then the other side, then what came of it."""
+async def _send(calling: Calling, arguments: Values, key: str, claim: str, *, again: Effect | None = None) -> None:
+    """Intent, then the other side, then what came of it. ``again``: the effect of an earlier attempt, which has the
+    claim already."""
     hand, contract = calling.hand, calling.contract
+    attempt = 1 if again is None else again.attempt + 1
     _admit(calling)
     encoded = hand.journal.store(arguments)
     ticket = hand.record.tickets.get(calling.path)
@@ -208,6 +214,7 @@ async def _send(calling: Calling, arguments: Values, key: str, claim: str, attem
         arguments_digest=encoded.ref,
         sent_at_ms=hand.clock.now_ms(),
         attempt=attempt,
+        doubt_at_ms=0 if again is None else again.doubt_at_ms,
         compensator=contract.name if contract.has_compensator else "",
         ticket_id=ticket.ticket_id if ticket is not None and ticket.outcome == "granted" else "",
     )
@@ -215,11 +222,11 @@ async def _send(calling: Calling, arguments: Values, key: str, claim: str, attem
     try:
         if statements is not None:
             return await _with_the_log(calling, intent, statements)
-        await hand.journal.write(intent, claims=() if is_claimed else (claim,))
+        await hand.journal.write(intent, claims=(claim,))
     except DuplicateEffect as fault:
         return await _reuse(calling, encoded, key, claim, fault.holder)
     outcome, took_ms = await _perform(calling, arguments, key, attempt)
-    return await _record(calling, outcome, key, claim, took_ms)
+    return await _record(calling, outcome, intent, took_ms)
 
 
 async def _with_the_log(calling: Calling, intent: EffectQueued, statements: Any) -> None:
@@ -258,8 +265,16 @@ async def _perform(calling: Calling, arguments: Values, key: str, attempt: int) 
     return outcome, hand.clock.monotonic_ms() - began
 
 
-async def _record(calling: Calling, outcome: EffectOutcome | Later, key: str, claim: str, took_ms: int) -> None:
+async def _record(calling: Calling, outcome: EffectOutcome | Later, intent: EffectQueued, took_ms: int) -> None:
     hand, path, attempt = calling.hand, calling.path, calling.failures + 1
+    key, claim = intent.key, intent.claim
+    asked_for = getattr(outcome, "retry_after_ms", None)
+    if not isinstance(outcome, Later):
+        outcome = of_the_effect(
+            outcome,
+            is_earlier_in_doubt=intent.doubt_at_ms > 0,
+            was_in_flight=intent.sent_at_ms - intent.doubt_at_ms < bound_ms(calling.contract),
+        )
     match outcome:
         case Done(result):
             await _delivered(calling, key, result, "reply", took_ms)
@@ -277,29 +292,38 @@ async def _record(calling: Calling, outcome: EffectOutcome | Later, key: str, cl
             hand.journal.add(NodeFailed(node=path, kind="in_doubt", message=reason, attempt=attempt))
             effect = calling.effect
             assert effect is not None
-            await _settle(calling, effect)
-            effect = calling.effect
-            if effect is not None and effect.status == "not_sent":
-                await _again(calling, NotSent(reason), attempt, claim)
+            doubt_at_ms = await _settle(calling, effect)
+            if calling.effect is not None:
+                await _again(calling, NotSent(reason, asked_for), attempt, claim, is_in_doubt=doubt_at_ms > 0)
         case Later(within_ms):
             await hand.journal.write(EffectPending(node=path, key=key, until_ms=hand.clock.now_ms() + within_ms))
             raise Parked
 
 
-async def _again(calling: Calling, outcome: NotSent, attempt: int, claim: str = "") -> None:
-    """Surely no effect: another attempt after a pause, by a durable timer, or the end when there were enough."""
+async def _again(
+    calling: Calling, outcome: NotSent, attempt: int, claim: str = "", *, is_in_doubt: bool = False
+) -> None:
+    """Another attempt after a pause, by a durable timer, or the end when there were enough.
+
+    The end of a call that surely had no effect gives its key back; one that is in doubt is for a person to settle.
+    """
     hand, path = calling.hand, calling.path
     pause = calling.contract.retry.next_pause_ms(outcome, attempt, hand.shared.chance())
     kind = "rate_limited" if outcome.retry_after_ms is not None else "transient"
-    if pause is None:
+    if pause is not None:
+        at = hand.clock.now_ms() + pause
         await hand.journal.write(
-            NodeFailed(node=path, kind=kind, message=outcome.reason, attempt=attempt),
-            releases=(claim,) if claim else (),
+            NodeFailed(node=path, kind=kind, message=outcome.reason, attempt=attempt, retry_at_ms=at)
         )
-        raise Fails("AttemptsExhausted", f"{path} failed {attempt} times, the last time: {outcome.reason}")
-    at = hand.clock.now_ms() + pause
-    await hand.journal.write(NodeFailed(node=path, kind=kind, message=outcome.reason, attempt=attempt, retry_at_ms=at))
-    raise Parked
+        raise Parked
+    failed = NodeFailed(node=path, kind=kind, message=outcome.reason, attempt=attempt)
+    effect = calling.effect
+    if is_in_doubt and effect is not None:
+        reason = f"{attempt} attempts told nothing for certain; the last: {outcome.reason}"
+        await hand.journal.write(failed, EffectUnknown(node=path, key=effect.key, reason=reason))
+        raise Parked
+    await hand.journal.write(failed, releases=(claim,) if claim else ())
+    raise Fails("AttemptsExhausted", f"{path} failed {attempt} times, the last time: {outcome.reason}")
 
 
 async def _delivered(calling: Calling, key: str, result: Any, how: str, took_ms: int = 0, *before: Event) -> None:
@@ -365,19 +389,25 @@ def _made_by(hand: Hand, holder: str, claim: str) -> tuple[str, Ref | None] | No
 # Settling
 
 
-async def _settle(calling: Calling, effect: Effect) -> None:
+async def _settle(calling: Calling, effect: Effect) -> int:
     """Settle an effect in doubt. Afterwards it happened (and the node is done), or it is free to be sent again.
 
-    Parked when it is too early to tell, when the probe could not look, or when only a person can say.
+    Returns when an attempt was sent that may still count, 0 when none may. Parked when it is too early to tell, when
+    the probe could not look, or when only a person can say.
     """
     hand, path = calling.hand, calling.path
     arguments = hand.journal.load(effect.arguments)
-    match await settlement(calling, effect, arguments):
+    ruled, was_in_flight = await settlement(calling, effect, arguments)
+    match ruled:
         case Reconstructed(result):
             settled = EffectSettled(node=path, key=effect.key, verdict="happened")
             await _delivered(calling, effect.key, result, "reconstructed", 0, settled)
+            return 0
         case Resend():
-            hand.journal.add(EffectSettled(node=path, key=effect.key, verdict="resend"))
+            is_certain = calling.contract.has_probe and not was_in_flight
+            verdict = "not_happened" if is_certain else "resend"
+            hand.journal.add(EffectSettled(node=path, key=effect.key, verdict=verdict))
+            return 0 if is_certain else effect.sent_at_ms
         case ProbeLater():
             at = effect.sent_at_ms + bound_ms(calling.contract)
             await hand.journal.write(TimerSet(node=path, at_ms=at, why="probe"))
@@ -389,15 +419,17 @@ async def _settle(calling: Calling, effect: Effect) -> None:
             raise AssertionError(f"{stands} cannot be the answer to a doubt")
 
 
-async def settlement(calling: Calling, effect: Effect, arguments: Values) -> Settlement:
-    """Look, and rule. Parked when the probe could not look; it is asked again after a pause."""
+async def settlement(calling: Calling, effect: Effect, arguments: Values) -> tuple[Settlement, bool]:
+    """Look, and rule; also whether the attempt could still arrive. Parked when the probe could not look: it is asked
+    again after a pause."""
     contract = calling.contract
+    elapsed = calling.hand.clock.now_ms() - effect.sent_at_ms
+    was_in_flight = elapsed < bound_ms(contract)
     answer: ProbeAnswer | None = None
     if contract.has_probe:
         answer = await _probed(calling, effect, arguments)
-    elapsed = calling.hand.clock.now_ms() - effect.sent_at_ms
-    in_flight = elapsed < bound_ms(contract)
-    return settle("in_doubt", answer, contract.effect, dedups=contract.dedups, is_in_flight=in_flight)
+    ruled = settle("in_doubt", answer, contract.effect, dedups=contract.dedups, is_in_flight=was_in_flight)
+    return ruled, was_in_flight
 
 
 def bound_ms(contract: Contract) -> int:

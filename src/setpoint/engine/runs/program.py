@@ -97,6 +97,8 @@ class Program:
     code: Mapping[str, Code]
     effectors: Mapping[str, Effector]
     output: Reading
+    begin: Callable[[Any], tuple[Values, Values]]
+    """(input, first state) as plain JSON, checked."""
     on_bug: str = "pause"  # pause | fail
     guards: Mapping[str, Guard] = field(default_factory=dict[str, Guard])
 
@@ -107,9 +109,10 @@ class Program:
         code: Mapping[str, Code],
         effectors: Mapping[str, Effector],
         output: Reading,
+        begin: Callable[[Any], tuple[Values, Values]],
         on_bug: str = "pause",
     ) -> Program:
-        return cls(definition, code, effectors, output, on_bug, _guards(definition, code))
+        return cls(definition, code, effectors, output, begin, on_bug, _guards(definition, code))
 
 
 def _guards(definition: Definition, code: Mapping[str, Code]) -> dict[str, Guard]:

@@ -76,7 +76,8 @@ async def _settle(hand: Hand, effect: Effect) -> None:
     if wait is not None and hand.clock.now_ms() < wait.at_ms:
         raise Parked
     calling = _calling(hand, effect)
-    match await settlement(calling, effect, hand.journal.load(effect.arguments)):
+    ruled, _ = await settlement(calling, effect, hand.journal.load(effect.arguments))
+    match ruled:
         case Reconstructed(result):
             found = None if result is None else hand.journal.store(result)
             await hand.journal.write(

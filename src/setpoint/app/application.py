@@ -1,0 +1,164 @@
+"""One object that holds what an application declares: workflows, fragments, agents, and who may approve.
+
+Nothing here has a side effect, and nothing is global: two applications in one process know nothing of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from setpoint.adapters.approvers.roster import Approver, refuse_shared
+from setpoint.app.capability import NAME, Capability
+from setpoint.app.typed import DefinitionFault
+from setpoint.app.workflow import Fragment, Workflow
+from setpoint.engine.runs.program import Program
+
+InputT = TypeVar("InputT")
+StateT = TypeVar("StateT")
+
+
+class App:
+    """What an application declares. ``check`` proves it before anything runs; ``Runtime.open(store, app)`` does so."""
+
+    def __init__(self, name: str) -> None:
+        if not NAME.fullmatch(name):
+            raise DefinitionFault(f"{name!r} is no name for an app: letters, digits, - _ . and at most 64 of them")
+        self.name = name
+        self._workflows: dict[tuple[str, int], Workflow[Any, Any]] = {}
+        self._fragments: dict[str, Fragment[Any]] = {}
+        self._agents: dict[str, Any] = {}
+        self._approvers: list[Approver] = []
+        self._programs: dict[str, Program] = {}
+
+    # Declaring
+
+    def workflow(
+        self,
+        name: str,
+        *,
+        input: type[InputT],
+        state: type[StateT],
+        version: int = 1,
+        boundary: Sequence[Capability] | None = None,
+        initial: Callable[[InputT], StateT] | None = None,
+        output: Callable[..., Any] | None = None,
+        on_bug: Literal["pause", "fail"] = "pause",
+    ) -> Workflow[InputT, StateT]:
+        """A new workflow, to be built by chaining. Older versions stay declared as long as runs are pinned to them.
+
+        ``boundary`` lists the capabilities it may call (default: those it does call). The first state has the input's
+        fields, unless ``initial`` makes it. ``output`` of the last state is the result (default: the state). A step
+        that raises pauses the run for a person (``on_bug="fail"``: takes it back and ends it).
+        """
+        if any(known == name for known, _ in self._workflows) and (name, version) in self._workflows:
+            raise DefinitionFault(
+                f"{self.name} has a workflow {name!r} of version {version} already",
+                hint="Give the new one another name, or version= one more.",
+            )
+        self._refuse_taken(name, "workflow")
+        made = Workflow(
+            name,
+            input=input,
+            state=state,
+            version=version,
+            boundary=boundary,
+            initial=initial,
+            output=output,
+            on_bug=on_bug,
+        )
+        self._workflows[name, version] = made
+        return made
+
+    def fragment(self, name: str, *, state: type[StateT]) -> Fragment[StateT]:
+        """A part to be used in several places, of workflows whose state has at least its fields."""
+        self._refuse_taken(name, "fragment")
+        made = Fragment(name, state)
+        self._fragments[name] = made
+        return made
+
+    def agent(self, name: str, **declared: Any) -> Any:
+        """An agent: instructions, the workflows it may start, and what of the session it is told."""
+        from setpoint.app.agent import Agent
+
+        self._refuse_taken(name, "agent")
+        made = Agent(name, app=self, **declared)
+        self._agents[name] = made
+        return made
+
+    def approver(self, name: str, *, roles: Iterable[str], key: str) -> None:
+        """Trust this key (a line of a .pub file) to decide for these roles, beside those of approvers.yaml."""
+        try:
+            approver = Approver(name, tuple(roles), key)
+            refuse_shared([*self._approvers, approver])
+        except ValueError as fault:
+            raise DefinitionFault(str(fault)) from fault
+        self._approvers.append(approver)
+
+    def _refuse_taken(self, name: str, kind: str) -> None:
+        kinds: Mapping[str, Any] = {
+            "workflow": {known for known, _ in self._workflows},
+            "fragment": self._fragments,
+            "agent": self._agents,
+        }
+        for other, names in kinds.items():
+            if name in names and not (kind == other == "workflow"):
+                raise DefinitionFault(f"{self.name} has {_a(other)} named {name!r} already; names are unique")
+
+    # Looking
+
+    @property
+    def approvers(self) -> tuple[Approver, ...]:
+        return tuple(self._approvers)
+
+    @property
+    def workflows(self) -> tuple[Workflow[Any, Any], ...]:
+        return tuple(self._workflows.values())
+
+    @property
+    def fragments(self) -> tuple[Fragment[Any], ...]:
+        return tuple(self._fragments.values())
+
+    @property
+    def agents(self) -> tuple[Any, ...]:
+        return tuple(self._agents.values())
+
+    def newest(self, name: str) -> Workflow[Any, Any]:
+        """The newest version of a workflow. DefinitionFault names those there are."""
+        versions = [version for known, version in self._workflows if known == name]
+        if not versions:
+            known = ", ".join(sorted({known for known, _ in self._workflows})) or "none"
+            raise DefinitionFault(f"{self.name} declares no workflow {name!r}; it declares {known}")
+        return self._workflows[name, max(versions)]
+
+    def programs(self) -> dict[str, Program]:
+        """Every version of every workflow, and those they start, by definition digest."""
+        found: dict[str, Program] = {}
+        for workflow in self._workflows.values():
+            program = workflow.program
+            found[program.definition.digest] = program
+        return found
+
+    def check(self) -> dict[str, Program]:
+        """Prove every workflow. DefinitionFault names the first path that breaks an obligation."""
+        from setpoint.kernel.obligations import broken_obligations
+
+        programs = self.programs()
+        _refuse_namesakes(programs.values())
+        for program in programs.values():
+            for broken in broken_obligations(program.definition):
+                raise DefinitionFault(broken.message, hint=broken.hint)
+        return programs
+
+
+def _a(noun: str) -> str:
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
+
+
+def _refuse_namesakes(programs: Iterable[Program]) -> None:
+    """Two capabilities of one name would share keys and claims without being the same."""
+    seen: dict[str, Any] = {}
+    for program in programs:
+        for name, effector in program.effectors.items():
+            if seen.setdefault(name, effector) is not effector:
+                raise DefinitionFault(f"two capabilities of the app are named {name!r}; names are unique")

@@ -1,0 +1,408 @@
+"""Runs of workflows: started, worked on, waited for, taken up again, and told what people say.
+
+One process works on any number of runs; each is a task only while something can be done for it. A run that waits is a
+record with a wake-up time in the store. A lease with a fencing token makes sure that one run has one owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from setpoint.engine.control import Request, encode_request, read_request
+from setpoint.engine.runs.hand import Hand, Shared
+from setpoint.engine.runs.journal import Observer, RunJournal, read_run
+from setpoint.engine.runs.program import Program, Values
+from setpoint.engine.runs.pursue import pursue
+from setpoint.kernel import limits
+from setpoint.kernel.errors import IllegalTransition, LeaseLost, StoreFault, UsageFault
+from setpoint.kernel.events import LeaseClaimed
+from setpoint.kernel.run_events import RunStarted
+from setpoint.kernel.run_record import RunRecord
+from setpoint.ports.approver import Approvers
+from setpoint.ports.clock import Clock
+from setpoint.ports.log import NO_WAKE, Beside, Lease, Log
+from setpoint.ports.proposer import Proposer
+from setpoint.version import VERSION
+
+KIND = "run"
+PATIENCE_MS = 60_000
+"""How long ``Runs.wait`` waits for a timer before it says that the run waits."""
+BEAT_S = 0.25
+"""How long a kill may take to be seen, and how often a worker looks for runs that others left."""
+DUE_LOOKED_AT = 256
+"""Runs looked at in one round: enough to find work beside those that other workers hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """What a run came to, or where it stands. ``output`` is None unless it completed."""
+
+    run_id: str
+    record: RunRecord
+    output: Any = None
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line returns: docs/reference/exit-codes.md."""
+        record = self.record
+        if record.is_terminal:
+            return record.finished_code
+        if record.unknown:
+            return 16
+        return 11 if record.state == "PAUSED" and record.reason in ("NodeFailed", "CompensationFailed") else 13
+
+    @property
+    def is_waiting(self) -> bool:
+        return not self.record.is_terminal
+
+
+@dataclass(slots=True)
+class _Active:
+    """A run that this process works on now."""
+
+    task: asyncio.Task[RunRecord]
+    hand: Hand
+    renewed_at_ms: int
+    lost: LeaseLost | None = None
+    killed: bool = False
+
+
+@dataclass(slots=True)
+class Runs:
+    """The runs of one application over one store."""
+
+    log: Log
+    clock: Clock
+    owner: str
+    programs: Mapping[str, Program]
+    approvers: Approvers
+    services: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    judges: Callable[[], Proposer | None] = lambda: None
+    around_step: Callable[[Callable[[], Any]], Any] = lambda call: call()
+    chance: Callable[[], float] = lambda: 0.5
+    shared: Shared = field(init=False)
+    _active: dict[str, _Active] = field(default_factory=dict[str, _Active], init=False)
+    _beat: asyncio.Task[None] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.shared = Shared(self.services, chance=self.chance)
+
+    # Starting
+
+    def new_id(self) -> str:
+        return self.clock.new_id("rn")
+
+    async def start(
+        self,
+        program: Program,
+        input: Values,
+        state: Values,
+        *,
+        run_id: str = "",
+        principal: str = "",
+        tenant: str = "",
+        scopes: tuple[str, ...] = (),
+        session: str = "",
+        parent: str = "",
+        parent_node: str = "",
+    ) -> str:
+        """Record a new run; nothing of it is done yet. One of that id that was started before is left as it is."""
+        run_id = run_id or self.new_id()
+        with contextlib.suppress(StoreFault):  # it exists: a start that crashed, or one that is repeated
+            self.log.create(run_id, KIND)
+        if self.log.head(run_id).seq:
+            return run_id
+        with self._leased(run_id) as lease:
+            head = self.log.head(run_id)
+            if head.seq:
+                return run_id
+            journal = RunJournal(self.log, self.clock, lease, head, RunRecord(run_id=run_id))
+            kept, refs = journal.spill(state)
+            await journal.write(
+                RunStarted(
+                    workflow=program.definition.name,
+                    version=program.definition.version,
+                    definition=journal.store(program.definition.document),
+                    definition_digest=program.definition.digest,
+                    input=journal.store(input),
+                    values=kept,
+                    refs=refs,
+                    principal=principal,
+                    tenant=tenant,
+                    scopes=list(scopes),
+                    session=session,
+                    parent=parent,
+                    parent_node=parent_node,
+                    runtime=VERSION,
+                ),
+                wake_ms=0,
+            )
+        return run_id
+
+    # Working
+
+    async def go_on(self, run_id: str, *, observer: Observer | None = None) -> RunOutcome:
+        """Work on a run until it ends or waits. LeaseLost when another worker does."""
+        active = self._active.get(run_id)
+        if active is None:
+            active = self._begin(run_id, observer)
+        record = await _result(active)
+        return self._outcome(record)
+
+    async def wait(
+        self, run_id: str, *, patience_ms: int = PATIENCE_MS, observer: Observer | None = None
+    ) -> RunOutcome:
+        """Work on a run, and on those it waits for, until it ends or waits for longer than ``patience_ms``, or for
+        something that no timer brings: a person, a signal, a report."""
+        while True:
+            outcome = await self.go_on(run_id, observer=observer)
+            record = outcome.record
+            if record.is_terminal:
+                return outcome
+            if open_children := [child for child in record.children.values() if self._child_outcome(child) is None]:
+                waited = [await self.wait(child, patience_ms=patience_ms) for child in open_children]
+                if any(child.record.is_terminal for child in waited):
+                    continue
+                return outcome
+            timers = [wait.at_ms for wait in record.waits.values() if wait.kind in ("timer", "retry")]
+            left = min(timers, default=self.clock.now_ms() + patience_ms + 1) - self.clock.now_ms()
+            if record.state == "PAUSED" or left > patience_ms:
+                return outcome
+            await self.clock.sleep_ms(max(0, left))
+
+    async def work(self, *, at_once: int = 64, until_idle: bool = False) -> None:
+        """Work on every run that is due, at most ``at_once`` at a time, for ever or until none is due.
+
+        Runs of definitions that this process does not know are left to one that does.
+        """
+        while True:
+            self._take_due(at_once)
+            tasks = [active.task for active in self._active.values()]
+            if until_idle and not tasks:
+                return
+            timeout = BEAT_S if tasks or not until_idle else 0
+            if tasks:
+                await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        wake = self.log.next_wake(KIND)
+        left = BEAT_S if wake is None else (wake - self.clock.now_ms()) / 1000
+        return min(BEAT_S, max(0.0, left))
+
+    def _take_due(self, at_once: int) -> None:
+        room = at_once - len(self._active)
+        if room <= 0:
+            return
+        for run_id, _ in self.log.due(KIND, self.clock.now_ms(), DUE_LOOKED_AT + len(self._active)):
+            if room <= 0:
+                return
+            if run_id in self._active or self.log.holder(run_id) is not None or not self._knows(run_id):
+                continue
+            self._begin(run_id, None)
+            room -= 1
+
+    def _knows(self, run_id: str) -> bool:
+        record, _ = read_run(self.log, run_id)
+        return record.definition_digest in self.programs
+
+    def _begin(self, run_id: str, observer: Observer | None) -> _Active:
+        lease = self.log.claim(run_id, self.owner, limits.LEASE_TTL_MS)
+        try:
+            hand = self._hand(run_id, lease, observer)
+        except BaseException:
+            self._release(lease)
+            raise
+        task = asyncio.create_task(self._pursue(hand))
+        active = _Active(task, hand, self.clock.monotonic_ms())
+        self._active[run_id] = active
+        if self._beat is None or self._beat.done():
+            self._beat = asyncio.create_task(self._keep_beating())
+        return active
+
+    def _hand(self, run_id: str, lease: Lease, observer: Observer | None) -> Hand:
+        record, head = read_run(self.log, run_id)
+        program = self.program_of(record)
+        journal = RunJournal(self.log, self.clock, lease, head, record, observer)
+        return Hand(
+            program,
+            journal,
+            self.clock,
+            self.shared,
+            self.approvers,
+            self.judges,
+            self._start_child,
+            self._child_outcome,
+            self._ask_child,
+            self.around_step,
+        )
+
+    def program_of(self, record: RunRecord) -> Program:
+        """The code of the definition a run is pinned to. UsageFault when this process does not have it."""
+        program = self.programs.get(record.definition_digest)
+        if program is None:
+            raise UsageFault(
+                f"run {record.run_id} is pinned to version {record.version} of {record.workflow} "
+                f"({record.definition_digest[:19]}), which this application does not declare",
+                hint="Keep the old version declared beside the new one, or see `setpoint migrate --dry-run`.",
+            )
+        return program
+
+    async def _pursue(self, hand: Hand) -> RunRecord:
+        run_id, journal = hand.run_id, hand.journal
+        try:
+            if not hand.record.is_terminal:
+                journal.add(LeaseClaimed(owner=self.owner, fence=journal.lease.fence))
+                while True:
+                    try:
+                        await pursue(hand)
+                        break
+                    except asyncio.CancelledError:
+                        active = self._active.get(run_id)
+                        if active is None or not active.killed:
+                            raise
+                        hand.journal = journal = self._reopened(hand)
+                        asyncio.current_task().uncancel()  # type: ignore[union-attr]
+            await self._tell_parent(journal)
+            return hand.record
+        finally:
+            self._active.pop(run_id, None)
+            self._release(journal.lease)
+
+    def _reopened(self, hand: Hand) -> RunJournal:
+        """After a kill cut a run off anywhere: what the log has of it, and nothing else."""
+        record, head = read_run(self.log, hand.run_id)
+        return RunJournal(self.log, self.clock, hand.journal.lease, head, record)
+
+    async def _tell_parent(self, journal: RunJournal) -> None:
+        """A run that another waits for tells it, and only then is of no more interest itself."""
+        record = journal.record
+        if not record.is_terminal or not record.parent_node:
+            return
+        request = Request("child", record.run_id, record.run_id)
+        self.log.deliver(record.parent, f"child:{record.run_id}", encode_request(request))
+        await self.log.append(journal.lease, journal.head, [], beside=Beside(wake_ms=NO_WAKE))
+
+    async def _keep_beating(self) -> None:
+        """Renew the leases of what is worked on, and let a kill through at once."""
+        while self._active:
+            await asyncio.sleep(BEAT_S)
+            for run_id, active in tuple(self._active.items()):
+                self._look_after(run_id, active)
+
+    def _look_after(self, run_id: str, active: _Active) -> None:
+        journal = active.hand.journal
+        now = self.clock.monotonic_ms()
+        try:
+            if now - active.renewed_at_ms >= limits.LEASE_RENEW_MS:
+                journal.lease = self.log.renew(journal.lease, limits.LEASE_TTL_MS)
+                active.renewed_at_ms = now
+        except LeaseLost as lost:
+            active.lost = lost
+            active.task.cancel()
+            return
+        for _, _, data in self.log.inbox(run_id, journal.record.inbox_position):
+            if read_request(data).action == "kill" and not active.killed:
+                active.killed = True
+                active.task.cancel()
+
+    # Children
+
+    async def _start_child(self, hand: Hand, child_id: str, program: Program, values: Values, node: str) -> None:
+        record = hand.record
+        begun = program.begin(values)
+        await self.start(
+            program,
+            begun[0],
+            begun[1],
+            run_id=child_id,
+            principal=record.principal,
+            tenant=record.tenant,
+            scopes=record.scopes_held,
+            session=record.session,
+            parent=record.run_id,
+            parent_node=node,
+        )
+
+    def _child_outcome(self, child_id: str) -> tuple[RunRecord, Any] | None:
+        with contextlib.suppress(UsageFault):
+            record, _ = read_run(self.log, child_id)
+            if record.is_terminal:
+                return record, self._outcome(record).output
+        return None
+
+    def _ask_child(self, child_id: str, action: str) -> None:
+        request = Request(action, "parent")
+        self.log.deliver(child_id, f"{action}:by-parent", encode_request(request))
+
+    # Telling
+
+    def tell(self, run_id: str, action: str, argument: Any = "", *, by: str, key: str = "") -> bool:
+        """Leave a message for a run; False when one of that key was left before. IllegalTransition when it is over."""
+        record, _ = read_run(self.log, run_id)
+        if record.is_terminal:
+            raise IllegalTransition(f"run {run_id} is {record.state} already; {action} does not apply")
+        text = argument if isinstance(argument, str) else msgspec.json.encode(argument).decode()
+        if len(text) > limits.MESSAGE_BYTES_MAX:
+            raise UsageFault(
+                f"a message of {len(text)} characters is above {limits.MESSAGE_BYTES_MAX}; nothing was sent",
+                hint="Keep the content elsewhere and send its name.",
+            )
+        return self.log.deliver(run_id, key or self.clock.new_id("rq"), encode_request(Request(action, by, text)))
+
+    # Looking
+
+    def record(self, run_id: str) -> RunRecord:
+        return read_run(self.log, run_id)[0]
+
+    def _outcome(self, record: RunRecord) -> RunOutcome:
+        if record.state != "COMPLETED":
+            return RunOutcome(record.run_id, record)
+        program = self.programs.get(record.definition_digest)
+        if program is None:
+            return RunOutcome(record.run_id, record)
+        values = dict(record.scopes[""].values)
+        for name, ref in record.scopes[""].refs.items():
+            values[name] = msgspec.json.decode(self.log.payload(ref.ref))
+        given = msgspec.json.decode(self.log.payload(record.input.ref)) if record.input is not None else {}
+        return RunOutcome(record.run_id, record, program.output(values, given))
+
+    async def close(self) -> None:
+        """Stop working. Runs that are under way are taken up again by whoever comes next."""
+        tasks = [active.task for active in self._active.values()]
+        if self._beat is not None:
+            tasks.append(self._beat)  # type: ignore[arg-type]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @contextlib.contextmanager
+    def _leased(self, run_id: str) -> Any:
+        lease = self.log.claim(run_id, self.owner, limits.LEASE_TTL_MS)
+        try:
+            yield lease
+        finally:
+            self._release(lease)
+
+    def _release(self, lease: Lease) -> None:
+        with contextlib.suppress(LeaseLost, StoreFault):
+            self.log.release(lease)
+
+
+async def _result(active: _Active) -> RunRecord:
+    try:
+        return await asyncio.shield(active.task)
+    except asyncio.CancelledError:
+        if active.lost is not None:
+            raise active.lost from None
+        raise
+
+
+__all__ = ["KIND", "RunOutcome", "Runs"]
