@@ -53,10 +53,14 @@ def started() -> Iterator[Server]:
         )  # fmt: skip
         if made.returncode != 0:
             raise NoServer(f"initdb failed: {made.stderr.strip()}")
+        with open(
+            data / "postgresql.conf", "a"
+        ) as settings:  # here, so that a test may say otherwise with ALTER SYSTEM
+            settings.write("fsync = off\nfull_page_writes = off\n")
         with open(directory / "log", "wb") as log:
             process = subprocess.Popen(
                 [*prefix, f"{binaries}/postgres", "-D", data, "-k", directory, "-c", "listen_addresses=",
-                 "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "shared_buffers=16MB",
+                 "-c", "shared_buffers=16MB",
                  "-c", "max_connections=50", "-c", "unix_socket_permissions=0777"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=directory,
             )  # fmt: skip

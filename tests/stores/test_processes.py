@@ -138,6 +138,60 @@ def check_beside(log, user, name, last):
     assert (name, thirds[-1]) in log.due("trajectory", 10**9, 9) if thirds else True
 
 
+def test_a_process_that_dies_before_any_statement_of_an_append_leaves_all_of_it_or_nothing(sql_url, user):
+    """R178: the n-th process dies as the n-th statement (or message, to a server) is about to go, until one lives."""
+    killer = """
+        import itertools, signal
+
+        def dies_at(n, ran=itertools.count()):
+            if next(ran) == n:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        async def append(n):
+            log = open_log(sys.argv[1], now)
+            lease = log.claim(f"t-{n}", this_owner(), 60_000)
+            if sys.argv[1].startswith("sqlite"):
+                log._batches.connection.set_trace_callback(lambda _: dies_at(n))
+            else:
+                import psycopg
+                execute = psycopg.Cursor.execute
+                psycopg.Cursor.execute = lambda *a, **k: (dies_at(n), execute(*a, **k))[1]
+            row = Statement("INSERT INTO done VALUES (:n)", {"n": n})
+            beside = Beside(claims=(f"k-{n}",), statements=(row,), wake_ms=n)
+            await log.append(lease, Head(0, ZERO_HASH), [draft(1), draft(2)], payloads=[b"p"], checkpoint=b"r",
+                             beside=beside)
+
+        for n in itertools.count():
+            pid = os.fork()
+            if pid == 0:
+                asyncio.run(append(n))
+                os._exit(0)
+            _, status = os.waitpid(pid, 0)
+            say(n, os.waitstatus_to_exitcode(status))
+            if status == 0:
+                break
+        say("done"); sys.stdin.readline()
+    """
+    user("CREATE TABLE done (n BIGINT)")
+    log = open_log(sql_url, now)
+    for n in range(40):
+        log.create(f"t-{n}", "trajectory")
+    with child(killer, sql_url) as process:
+        said = until_done(process)
+        finish(process)
+    deaths = len(said) - 1
+    assert said == [*(f"{n} -9" for n in range(deaths)), f"{deaths} 0"] and 6 <= deaths < 40
+    for n in range(deaths + 1):
+        log.release(log.claim(f"t-{n}", this_owner(), TTL_MS))  # a server may still be at work on it; this waits
+        whole = n == deaths
+        assert texts(log, f"t-{n}") == (["1", "2"] if whole else [])
+        assert log.claimant(f"k-{n}") == (f"t-{n}" if whole else None)
+        assert (log.checkpoint(f"t-{n}") is not None) is whole
+    assert user("SELECT n FROM done") == [(deaths,)]
+    assert log.due("trajectory", 99, 99) == [(f"t-{deaths}", deaths)]
+    asyncio.run(log.close())
+
+
 def test_of_two_processes_racing_for_a_lease_exactly_one_gets_it(sql_url):
     """R180"""
     racer = """

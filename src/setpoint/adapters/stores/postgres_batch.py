@@ -6,13 +6,18 @@ are checked under the lock. A refused append writes nothing and fails alone; the
 
 A connection lost while it commits leaves doubt, and the log resolves it: whoever gets the lock next sees whether the
 event at an append's new head has that head's hash.
+
+What belongs together is sent as one message of several statements (``_Script``), with the values in it: fewer round
+trips, and a process that is stopped in between is always stopped between two messages, where the server bounds how long
+it waits (``IDLE_MS``). A pipeline does not give that: within it, and after the Flush that psycopg ends it with, the
+server would wait for ever, with the streams of the batch locked.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 
@@ -39,23 +44,23 @@ _LOCK = (
 )
 _ADVANCE = (
     "UPDATE setpoint.stream s SET seq = t.seq, hash = t.hash, updated_at = t.at"
-    " FROM unnest(%s::bigint[], %s::bigint[], %b::bytea[], %s::text[]) AS t (id, seq, hash, at) WHERE s.id = t.id"
+    " FROM unnest(%s::bigint[], %s::bigint[], %s::bytea[], %s::text[]) AS t (id, seq, hash, at) WHERE s.id = t.id"
 )
 _EVENTS = (
     "INSERT INTO setpoint.event SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[],"
-    " %s::bigint[], %s::text[], %b::bytea[], %b::bytea[])"
+    " %s::bigint[], %s::text[], %s::bytea[], %s::bytea[])"
 )
 _PAYLOADS = (
-    "INSERT INTO setpoint.payload SELECT * FROM unnest(%b::bytea[], %b::bytea[]) AS t (hash, bytes) ORDER BY hash"
+    "INSERT INTO setpoint.payload SELECT * FROM unnest(%s::bytea[], %s::bytea[]) AS t (hash, bytes) ORDER BY hash"
     " ON CONFLICT DO NOTHING"
 )
 _CHECKPOINT = (
-    "INSERT INTO setpoint.checkpoint VALUES (%s, %s, %b, %b)"
+    "INSERT INTO setpoint.checkpoint VALUES (%s, %s, %s, %s)"
     " ON CONFLICT (stream, seq) DO UPDATE SET hash = excluded.hash, record = excluded.record"
 )
 _FORGET = (
-    "DELETE FROM setpoint.checkpoint WHERE stream = %(id)s AND seq NOT IN"
-    " (SELECT seq FROM setpoint.checkpoint WHERE stream = %(id)s ORDER BY seq DESC LIMIT %(kept)s)"
+    "DELETE FROM setpoint.checkpoint WHERE stream = %s AND seq NOT IN"
+    " (SELECT seq FROM setpoint.checkpoint WHERE stream = %s ORDER BY seq DESC LIMIT %s)"
 )
 _WAKE = (
     "INSERT INTO setpoint.wake SELECT s.id, s.kind, t.at_ms, s.stream_id"
@@ -143,9 +148,8 @@ class BatchWriter:
 
     def _write_once(self, jobs: Sequence[Job], in_doubt: bool) -> list[Outcome]:
         db = self.session.db
-        with db.pipeline():
-            db.execute(BEGIN)
-            streams = db.execute(_LOCK, [[*{job.stream for job in jobs}]]).fetchall()
+        script = _Script().add(BEGIN).add(_LOCK, [*{job.stream for job in jobs}])
+        streams = script.run(db)[1].fetchall()
         down = self._already_down(jobs) if in_doubt else frozenset[Head]()
         outcomes, admitted = self._admit(jobs, streams, down, self._put_nothing)
         if any(_needs_a_look(job) for _, job in admitted) and not self._put_together(admitted):
@@ -154,12 +158,12 @@ class BatchWriter:
             db.execute("ROLLBACK")
             return outcomes
         self._is_committing = True
-        with db.pipeline():  # after the first that fails the server skips the rest, COMMIT included
-            _write_events(db, admitted)
-            _write_payloads(db, admitted)
-            _write_checkpoints(db, admitted)
-            _write_wakes(db, admitted)
-            db.execute("COMMIT")
+        script = _Script()
+        _write_events(script, admitted)
+        _write_payloads(script, admitted)
+        _write_checkpoints(script, admitted)
+        _write_wakes(script, admitted)
+        script.add("COMMIT").run(db)  # after a statement that fails the server skips the rest, COMMIT included
         self.commits += 1
         return outcomes
 
@@ -204,10 +208,9 @@ class BatchWriter:
             return False
         claims = [(key, id) for id, beside in besides for key in dict.fromkeys(beside.claims)]
         db = self.session.db
-        with db.pipeline():
-            db.execute("SAVEPOINT beside")
-            claimed = db.execute(_CLAIM, [[key for key, _ in claims], [id for _, id in claims]])
-        if claimed.rowcount == len(claims):
+        script = _Script().add("SAVEPOINT beside")
+        script.add(_CLAIM, [key for key, _ in claims], [id for _, id in claims])
+        if script.run(db)[1].rowcount == len(claims):
             return True
         db.execute("ROLLBACK TO SAVEPOINT beside")
         return False
@@ -236,13 +239,30 @@ class BatchWriter:
         wanted = [*dict.fromkeys(keys)]
         db = self.session.db
         while wanted:
-            with db.pipeline():
-                db.execute(_CLAIM, [wanted, [id] * len(wanted)])
-                holders = {key: (holder, name) for key, holder, name in db.execute(_HOLDERS, [wanted]).fetchall()}
+            found = _Script().add(_CLAIM, wanted, [id] * len(wanted)).add(_HOLDERS, wanted).run(db)[1]
+            holders = {key: (holder, name) for key, holder, name in found.fetchall()}
             for key in wanted:
                 if key in holders and holders[key][0] != id:
                     raise claimed_by_other(stream, key, holders[key][1])
             wanted = [key for key in wanted if key not in holders]  # given up between the two statements: once more
+
+
+class _Script:
+    """Statements that go to the server as one message, values and all."""
+
+    def __init__(self) -> None:
+        self._statements: list[str] = []
+        self._values: list[object] = []
+
+    def add(self, statement: str, *values: object) -> Self:
+        self._statements.append(statement)
+        self._values.extend(values)
+        return self
+
+    def run(self, db: psycopg.Connection) -> list[psycopg.ClientCursor]:
+        """One result a statement, in their order."""
+        cursor = psycopg.ClientCursor(db)
+        return [*cursor.execute("; ".join(self._statements).encode(), self._values).results()]
 
 
 class _Broken(Exception):
@@ -267,34 +287,36 @@ def _needs_a_look(job: Job) -> bool:
     return beside is not None and bool(beside.claims or beside.releases or beside.statements)
 
 
-def _write_events(db: psycopg.Connection, admitted: Admitted) -> None:
+def _write_events(script: _Script, admitted: Admitted) -> None:
     moved = {id: job for id, job in admitted if job.rows}  # the last of each stream
     if not moved:
         return
     heads = [job.head for job in moved.values()]
-    db.execute(
+    script.add(
         _ADVANCE,
-        [[*moved], [head.seq for head in heads], [hash_raw(head.hash) for head in heads],
-         [job.rows[-1][4] for job in moved.values()]],
-    )  # fmt: skip
+        [*moved],
+        [head.seq for head in heads],
+        [hash_raw(head.hash) for head in heads],
+        [job.rows[-1][4] for job in moved.values()],
+    )
     rows = [(id, *row) for id, job in admitted for row in job.rows]
-    db.execute(_EVENTS, [[*column] for column in zip(*rows, strict=True)])
+    script.add(_EVENTS, *([*column] for column in zip(*rows, strict=True)))
 
 
-def _write_payloads(db: psycopg.Connection, admitted: Admitted) -> None:
+def _write_payloads(script: _Script, admitted: Admitted) -> None:
     payloads = {digest: content for _, job in admitted for digest, content in job.payloads}
     if payloads:
-        db.execute(_PAYLOADS, [[*payloads], [*payloads.values()]])
+        script.add(_PAYLOADS, [*payloads], [*payloads.values()])
 
 
-def _write_checkpoints(db: psycopg.Connection, admitted: Admitted) -> None:
+def _write_checkpoints(script: _Script, admitted: Admitted) -> None:
     for id, job in admitted:
         if job.checkpoint is not None:
-            db.execute(_CHECKPOINT, [id, job.head.seq, hash_raw(job.head.hash), job.checkpoint])
-            db.execute(_FORGET, {"id": id, "kept": CHECKPOINTS_KEPT})
+            script.add(_CHECKPOINT, id, job.head.seq, hash_raw(job.head.hash), job.checkpoint)
+            script.add(_FORGET, id, id, CHECKPOINTS_KEPT)
 
 
-def _write_wakes(db: psycopg.Connection, admitted: Admitted) -> None:
+def _write_wakes(script: _Script, admitted: Admitted) -> None:
     """Of several wake-up times of one stream the last counts."""
     wakes = {
         id: job.beside.wake_ms
@@ -304,6 +326,6 @@ def _write_wakes(db: psycopg.Connection, admitted: Admitted) -> None:
     over = [id for id, at in wakes.items() if at == NO_WAKE]
     waiting = [(id, at) for id, at in wakes.items() if at != NO_WAKE]
     if waiting:
-        db.execute(_WAKE, [[id for id, _ in waiting], [at for _, at in waiting]])
+        script.add(_WAKE, [id for id, _ in waiting], [at for _, at in waiting])
     if over:
-        db.execute(_NO_WAKE, [over])
+        script.add(_NO_WAKE, over)

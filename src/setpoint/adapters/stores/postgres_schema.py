@@ -93,8 +93,10 @@ def enter_schema(db: psycopg.Connection, where: str) -> None:
 
 def _version(db: psycopg.Connection, where: str) -> int | None:
     """The schema version of the store, None when the database has none."""
+    # Asked of the catalogue's tables: to_regnamespace and its like may answer from a cache as of before the lock.
     row = db.execute(
-        "SELECT to_regnamespace('setpoint') IS NOT NULL, to_regclass('setpoint.version') IS NOT NULL"
+        "SELECT count(*) > 0, coalesce(bool_or(c.relname = 'version'), false) FROM pg_namespace n"
+        " LEFT JOIN pg_class c ON c.relnamespace = n.oid WHERE n.nspname = 'setpoint'"
     ).fetchone()
     assert row is not None
     has_schema, has_version = row

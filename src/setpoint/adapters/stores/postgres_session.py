@@ -20,12 +20,6 @@ IDLE_MS = 5_000  # between two statements of one transaction; a healthy client s
 CONNECT_S = 10  # unless the URL says otherwise
 SILENCE_MS = 20_000  # unacknowledged bytes, before a connection to a host that is gone counts as lost
 
-_BOUNDS = (
-    f"SET lock_timeout = {LOCK_MS}; SET idle_in_transaction_session_timeout = {IDLE_MS};"
-    " SET default_transaction_isolation = 'read committed'; SET standard_conforming_strings = on;"
-    " SET client_min_messages = warning"
-)
-
 
 class Session:
     """One connection, in autocommit; the caller sees to it that one thread at a time uses it."""
@@ -68,13 +62,19 @@ class Session:
         named = conninfo_to_dict(self._url)
         db = psycopg.connect(self._url, autocommit=True, **{k: v for k, v in given.items() if k not in named})
         try:
-            db.execute(_BOUNDS.encode())
-            if self._is_read_only:
-                db.execute("SET default_transaction_read_only = on")
+            db.execute(_bounds(self._is_read_only).encode())
         except BaseException:
             db.close()
             raise
         return db
+
+
+def _bounds(read_only: bool) -> str:
+    return (
+        f"SET lock_timeout = {LOCK_MS}; SET idle_in_transaction_session_timeout = {IDLE_MS};"
+        " SET default_transaction_isolation = 'read committed'; SET standard_conforming_strings = on;"
+        f" SET client_min_messages = warning; SET default_transaction_read_only = {'on' if read_only else 'off'}"
+    )
 
 
 def name_of(url: str) -> str:
