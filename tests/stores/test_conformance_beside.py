@@ -9,7 +9,7 @@ import pytest
 from setpoint.kernel.errors import DuplicateEffect, HeadMoved, LeaseLost, StatementRefused, StoreFault
 from setpoint.ports.log import NO_WAKE, WAKE_BY_MESSAGE, Beside, Head, Statement
 
-from .words import EMPTY, OTHER, TTL_MS, begin, drafts, texts
+from .words import EMPTY, OTHER, TTL_MS, begin, drafts, open_by_clock, texts
 
 # Keys of outside effects.
 
@@ -236,6 +236,41 @@ def test_a_message_wakes_a_stream_that_has_a_wake_up_time_and_no_other(run):
         await log.append(waiting, head, drafts("b"), beside=Beside(wake_ms=500))
         assert not log.deliver("t-1", "k", b"{}")  # delivered before: nothing new to see
         assert log.next_wake("trajectory") == 500
+
+    run(body)
+
+
+def test_whoever_has_set_a_wake_up_time_sees_every_message_that_came_before_it(url, clock):
+    """Else a message that was delivered just before would be slept through: its wake-up time is written over."""
+    if url == "memory:":
+        pytest.skip("a store in memory has one process")
+
+    async def body():
+        log, elsewhere = open_by_clock(url, clock), open_by_clock(url, clock)
+        lease, head = begin(log), EMPTY
+        for n in range(20):
+            assert len(log.inbox("t-1")) == n  # a look that may be kept for a while
+            elsewhere.deliver("t-1", f"k-{n}", b"{}")
+            head = await log.append(lease, head, drafts("parked"), beside=Beside(wake_ms=500))
+            assert len(log.inbox("t-1")) == n + 1
+        await elsewhere.close()
+        await log.close()
+
+    asyncio.run(body())
+
+
+def test_a_cancelled_append_has_its_key_exactly_when_it_has_its_events(run):
+    async def body(log):
+        for n in range(20):
+            lease = begin(log, f"t-{n}")
+            task = asyncio.create_task(log.append(lease, EMPTY, drafts("a"), beside=Beside(claims=(f"k-{n}",))))
+            for _ in range(n % 3):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await log.flush(f"t-{n}")
+            assert log.claimant(f"k-{n}") == (f"t-{n}" if texts(log, f"t-{n}") else None)
+        assert log.claimant("k-0") is None  # cancelled before it began
 
     run(body)
 

@@ -90,18 +90,13 @@ def test_lost_sessions_are_opened_anew(run, db):
         await log.append(lease, head, drafts("c"), durable=False)
         await log.flush("t-1")
         assert texts(log, "t-1") == ["a", "b", "c"] and log.claimant("k") == "t-1"
-
-    run(body)
-
-
-def test_a_lease_asked_for_over_a_lost_session_is_refused_as_not_sent_and_the_next_is_given(run, db):
-    async def body(log):
-        log.create("t-1", "trajectory")
         end_sessions(db)
-        with pytest.raises(StoreFault, match="went away") as caught:
-            log.claim("t-1", OWNER, TTL_MS)
-        assert caught.value.effect == "not_sent"
-        assert log.claim("t-1", OWNER, TTL_MS).fence == 1
+        lease = log.renew(lease, TTL_MS)  # a lease
+        end_sessions(db)
+        assert log.deliver("t-1", "k", b"{}")  # a message
+        end_sessions(db)
+        log.create("t-2", "trajectory")
+        assert log.holder("t-1") == lease and len(log.inbox("t-1")) == 1
 
     run(body)
 
@@ -139,6 +134,30 @@ def test_a_session_lost_while_it_commits_leaves_no_doubt(run, db, has_committed)
         assert db.execute("SELECT id FROM mine").fetchall() == [(1,)]
         assert log.claimant("k") == "t-1" and log.next_wake("trajectory") == 3
         await log.append(lease, heads[0], drafts("c"))
+
+    run(body)
+
+
+def test_statements_without_an_event_beside_them_are_doubtful_when_the_session_is_lost_while_it_commits(run, db):
+    db.execute("CREATE TABLE mine (id int)")
+
+    async def body(log):
+        lease = begin(log)
+        writer = log._batches
+        write = writer._write_once
+
+        def lose(jobs, in_doubt):
+            writer._write_once = write
+            write(jobs, in_doubt)
+            writer.session.close()
+            raise psycopg.OperationalError("the connection is lost")
+
+        writer._write_once = lose
+        with pytest.raises(StoreFault, match="whether they were is not known") as caught:
+            add = Statement("INSERT INTO mine VALUES (1)")
+            await log.append(lease, EMPTY, [], beside=Beside(statements=(add,)))
+        assert caught.value.effect == "in_doubt"
+        assert db.execute("SELECT id FROM mine").fetchall() == [(1,)]  # and not twice
 
     run(body)
 

@@ -139,6 +139,11 @@ class PostgresLog:
             self._commits.enter(
                 Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint, None, beside)
             )
+        if beside is not None and beside.wake_ms > 0:
+            self._mail = (
+                0.0,
+                {},
+            )  # whoever goes to sleep looks once more for what was delivered meanwhile, and sees it
         return head
 
     async def flush(self, stream: str) -> None:
@@ -336,8 +341,7 @@ class PostgresLog:
         with self._commits.writing:
             is_committing = False
             try:
-                db = session.db
-                db.execute(BEGIN)
+                db = self._begun()
                 yield db
                 is_committing = True
                 db.execute("COMMIT")
@@ -348,6 +352,18 @@ class PostgresLog:
             except BaseException:
                 session.clear()
                 raise
+
+    def _begun(self) -> psycopg.Connection:
+        """The session with a transaction begun; a session that turns out to be lost is opened anew, once."""
+        session = self._batches.session
+        try:
+            session.db.execute(BEGIN)
+        except psycopg.OperationalError:
+            session.clear()
+            if not session.is_lost:
+                raise
+            session.db.execute(BEGIN)
+        return session.db
 
     def _lease_row(self, db: psycopg.Connection, stream: str) -> tuple[int, int, str | None, int, int]:
         """id, fence, owner, expiry and the time, with the stream locked."""

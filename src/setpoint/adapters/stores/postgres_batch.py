@@ -29,7 +29,7 @@ from setpoint.adapters.stores.postgres_session import Session
 from setpoint.adapters.stores.postgres_statements import run_statement
 from setpoint.adapters.stores.tips import Tip
 from setpoint.kernel.chain import hash_raw, hash_text
-from setpoint.kernel.errors import DuplicateEffect, Fault, StatementRefused
+from setpoint.kernel.errors import DuplicateEffect, Fault, StatementRefused, StoreFault
 from setpoint.ports.log import NO_WAKE, WAKE_AS_BEFORE, Head
 
 ATTEMPTS = 4
@@ -151,9 +151,9 @@ class BatchWriter:
         script = _Script().add(BEGIN).add(_LOCK, [*{job.stream for job in jobs}])
         streams = script.run(db)[1].fetchall()
         down = self._already_down(jobs) if in_doubt else frozenset[Head]()
-        outcomes, admitted = self._admit(jobs, streams, down, self._put_nothing)
+        outcomes, admitted = self._admit(jobs, streams, in_doubt, down, self._put_nothing)
         if any(_needs_a_look(job) for _, job in admitted) and not self._put_together(admitted):
-            outcomes, admitted = self._admit(jobs, streams, down, self._put_apart)
+            outcomes, admitted = self._admit(jobs, streams, in_doubt, down, self._put_apart)
         if not admitted:
             db.execute("ROLLBACK")
             return outcomes
@@ -176,7 +176,7 @@ class BatchWriter:
         return frozenset(job.head for job in jobs if job.rows and (job.stream, job.head) in found)
 
     def _admit(
-        self, jobs: Sequence[Job], streams: Sequence[tuple[Any, ...]], down: frozenset[Head], put: Put
+        self, jobs: Sequence[Job], streams: Sequence[tuple[Any, ...]], in_doubt: bool, down: frozenset[Head], put: Put
     ) -> tuple[list[Outcome], Admitted]:
         """Admit what follows and whose ``put`` raises no objection; say of the rest why not."""
         tips = {job.stream: Tip(job.stream) for job in jobs}
@@ -188,6 +188,9 @@ class BatchWriter:
             tip = tips[job.stream]
             if job.fence is None or (job.rows and job.head in down):
                 outcomes.append(None)
+                continue
+            if in_doubt and not job.rows and job.beside and job.beside.statements:
+                outcomes.append(_doubtful(job, self.session.where))
                 continue
             fault = tip.fault(job, self.session.where) or put(tip.id, job)
             tip.pass_over(job, fault)
@@ -279,6 +282,15 @@ class _Broken(Exception):
 
     def fault(self, where: str) -> Fault:
         return fault_of(self.error, where, "appending events", effect="in_doubt" if self._in_doubt else "not_sent")
+
+
+def _doubtful(job: Job, where: str) -> StoreFault:
+    return StoreFault(
+        f"the connection to {where} was lost while statements of {job.stream} were committed, without any event beside "
+        "them that would tell; whether they were is not known",
+        effect="in_doubt",
+        hint="Look at the rows they change before you repeat them.",
+    )
 
 
 def _needs_a_look(job: Job) -> bool:

@@ -115,6 +115,7 @@ class SqliteLog:
         if (
             durable
             and len(self._leased) == 1
+            and not (beside and beside.statements)  # who knows how long they take
             and self._commits.try_write(
                 Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint, None, beside)
             )
@@ -133,6 +134,11 @@ class SqliteLog:
             self._commits.enter(
                 Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint, None, beside)
             )
+        if beside is not None and beside.wake_ms > 0:
+            self._mail = (
+                0.0,
+                -1,
+            )  # whoever goes to sleep looks once more for what was delivered meanwhile, and sees it
         return head
 
     async def flush(self, stream: str) -> None:
