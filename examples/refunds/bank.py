@@ -11,17 +11,19 @@
 |---|---|
 | `POST /refunds` `{"order_id": ..., "cents": ...}` | 201 and a receipt; 402 declined, 404 no order, 422 malformed |
 | `POST /refunds/ID/reversal` | 201 and a receipt; the refund is taken back |
-| `GET /refunds?key=K` or `?order_id=O`, `GET /reversals?key=K` | what the ledger holds; changes nothing |
+| `POST /letters` `{"to": CUSTOMER, "text": ...}` | 201 and a receipt; 402 when that customer's mail comes back |
+| `GET /refunds?key=K` or `?order_id=O` | what the ledger holds; changes nothing |
+| `GET /reversals?key=K`, `GET /letters?key=K` | likewise |
 | `GET /orders/ID` | the order and what was refunded of it |
 | `GET /ledger` | everything, in every mode; for tests |
 | `POST /mode` `{"mode": M, "next": [M, ...], "dedup": true, "pause_after_commit": FILE}` | sets what is given |
 
-Both kinds of POST that move money need an `Idempotency-Key` header. A key that is done gets the same bytes again, one
-in flight 409, a new one is executed once; a key used before with another body gets 422. `dedup: false` makes a naive
-bank of it, which does whatever it is told as often as it is told.
+Every POST that moves money or sends a letter needs an `Idempotency-Key` header. A key that is done gets the same bytes
+again, one in flight 409, a new one is executed once; a key used before with another body gets 422. `dedup: false` makes
+a naive bank of it, which does whatever it is told as often as it is told.
 
-A mode is a trouble. `next` is a queue that requests which move money take from, one each; `mode` holds while the queue
-is empty; the header `Bank-Mode` holds for its one request and wins over both.
+A mode is a trouble. `next` is a queue that requests which do something take from, one each; `mode` holds while the
+queue is empty; the header `Bank-Mode` holds for its one request and wins over both.
 
 | mode | what happens |
 |---|---|
@@ -56,9 +58,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-ORDERS: dict[str, dict[str, Any]] = {
-    "A-1001": {"customer": "customer:17", "item": "kettle", "cents": 4_200, "status": "delivered"},
-    "A-1002": {"customer": "customer:17", "item": "desk", "cents": 31_900, "status": "delivered"},
+ORDERS: dict[str, dict[str, Any]] = {  # days: since the delivery; mail: what becomes of it
+    "A-1001": {"customer": "customer:17", "item": "kettle", "cents": 4_200, "status": "delivered", "days": 6},
+    "A-1002": {"customer": "customer:17", "item": "desk", "cents": 31_900, "status": "delivered", "days": 11},
+    "A-1003": {
+        "customer": "customer:31",
+        "item": "chair",
+        "cents": 8_700,
+        "status": "delivered",
+        "days": 3,
+        "mail": "returned",
+    },
+    "A-0900": {"customer": "customer:17", "item": "toaster", "cents": 3_900, "status": "delivered", "days": 45},
     "A-2001": {"customer": "customer:23", "item": "lamp", "cents": 5_500, "status": "shipped"},
 }
 MODES = (
@@ -119,6 +130,8 @@ CREATE TABLE IF NOT EXISTS refunds(id INTEGER PRIMARY KEY, key TEXT NOT NULL, or
     cents INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS reversals(id INTEGER PRIMARY KEY, key TEXT NOT NULL,
     refund_id INTEGER NOT NULL REFERENCES refunds(id), cents INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS letters(id INTEGER PRIMARY KEY, key TEXT NOT NULL, recipient TEXT NOT NULL,
+    text TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS answers(key TEXT PRIMARY KEY, request TEXT NOT NULL, status INTEGER NOT NULL,
     body BLOB NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS refunds_by_key ON refunds(key);
@@ -159,6 +172,11 @@ class Ledger:
             receipt = {"reversal_id": row.lastrowid, "key": key, "refund_id": refund_id, "cents": found[0]}
             return self._answered(key, request, receipt, remember)
 
+    def letter(self, key: str, to: str, text: str, request: str, *, remember: bool) -> Answer:
+        with self._transaction():
+            row = self._db.execute("INSERT INTO letters(key, recipient, text) VALUES (?, ?, ?)", (key, to, text))
+            return self._answered(key, request, {"letter_id": row.lastrowid, "key": key, "to": to}, remember)
+
     def remembered(self, key: str) -> tuple[str, Answer] | None:
         """The request that was made under this key, and the answer it got."""
         with self._lock:
@@ -181,6 +199,13 @@ class Ledger:
                 "SELECT id, key, refund_id, cents FROM reversals WHERE ? IS NULL OR key = ? ORDER BY id", (key, key)
             )
             return [{"reversal_id": row[0], "key": row[1], "refund_id": row[2], "cents": row[3]} for row in rows]
+
+    def letters(self, key: str | None = None) -> list[dict[str, Any]]:
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT id, key, recipient, text FROM letters WHERE ? IS NULL OR key = ? ORDER BY id", (key, key)
+            )
+            return [{"letter_id": row[0], "key": row[1], "to": row[2], "text": row[3]} for row in rows]
 
     def close(self) -> None:
         with self._lock:
@@ -225,7 +250,7 @@ class Bank:
     ) -> None:
         self.orders = {order_id: dict(order) for order_id, order in orders.items()}
         self.dedup = dedup
-        self.requests = 0  # that wanted to move money and arrived, whatever came of them
+        self.requests = 0  # that wanted to do something and arrived, whatever came of them
         self.stopped = threading.Event()
         self._pause_at = Path(pause_after_commit) if pause_after_commit else None
         self._mode = Mode("normal")
@@ -249,7 +274,7 @@ class Bank:
         self._ledger.close()
 
     def trouble(self, *modes: str) -> None:
-        """The modes of the next requests that move money."""
+        """The modes of the next requests that do something."""
         self.change({"next": list(modes)})
 
     def change(self, settings: Mapping[str, Any]) -> None:
@@ -273,6 +298,7 @@ class Bank:
         return {
             "refunds": self._ledger.refunds(),
             "reversals": self._ledger.reversals(),
+            "letters": self._ledger.letters(),
             "requests": self.requests,
         }
 
@@ -290,6 +316,8 @@ class Bank:
                 return Answer.of(200, {"refunds": self._ledger.refunds(query.get("key"), query.get("order_id"))})
             case ["reversals"] if "key" in query:
                 return Answer.of(200, {"reversals": self._ledger.reversals(query["key"])})
+            case ["letters"] if "key" in query:
+                return Answer.of(200, {"letters": self._ledger.letters(query["key"])})
             case ["orders", order_id] if order_id in self.orders:
                 refunded = sum(row["cents"] for row in self._ledger.refunds(order_id=order_id) if not row["reversed"])
                 return Answer.of(200, {"order_id": order_id, **self.orders[order_id], "refunded_cents": refunded})
@@ -303,7 +331,7 @@ class Bank:
     # Movements of money
 
     def next_mode(self, header: str | None) -> Mode:
-        """The mode of a request that moves money; it counts the request."""
+        """The mode of a request that does something; it counts the request."""
         given = None if header is None else Mode.read(header)
         with self._lock:
             self.requests += 1
@@ -340,6 +368,8 @@ class Bank:
                 answer = self._refund(key, body, request, remember)
             case ["refunds", refund_id, "reversal"] if refund_id.isdigit():
                 answer = self._ledger.reverse(key, int(refund_id), request, remember=remember)
+            case ["letters"]:
+                answer = self._letter(key, body, request, remember)
             case _:
                 return Answer.error(404, "no_such_page", f"There is nothing to POST to at {path}.")
         if answer.status == 201:
@@ -360,6 +390,18 @@ class Bank:
         if cents > order["cents"]:
             return Answer.error(402, "too_much", f"{cents} cents are more than the {order['cents']} of {order_id}.")
         return self._ledger.refund(key, order_id, cents, request, remember=remember)
+
+    def _letter(self, key: str, body: bytes, request: str, remember: bool) -> Answer:
+        try:
+            asked = json.loads(body)
+            to, text = asked["to"], asked["text"]
+        except (ValueError, TypeError, KeyError):
+            to = text = None
+        if type(to) is not str or type(text) is not str:
+            return Answer.error(422, "malformed", 'The body is {"to": TEXT, "text": TEXT}.')
+        if any(order["customer"] == to and order.get("mail") == "returned" for order in self.orders.values()):
+            return Answer.error(402, "undeliverable", f"Mail to {to} comes back.")
+        return self._ledger.letter(key, to, text, request, remember=remember)
 
     def _pause(self, key: str) -> None:
         with self._lock:
