@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from setpoint.kernel.errors import DuplicateEffect, HeadMoved, LeaseLost, StatementRefused, StoreFault
-from setpoint.ports.log import NO_WAKE, WAKE_BY_MESSAGE, Beside, Head, Statement
+from setpoint.ports.log import NO_WAKE, WAKE_AS_BEFORE, WAKE_BY_MESSAGE, Beside, Head, Statement
 
-from .words import EMPTY, OTHER, TTL_MS, begin, drafts, open_by_clock, texts
+from .words import EMPTY, OTHER, OWNER, TTL_MS, Clock, begin, drafts, open_by_clock, runner, texts
+
+_numbers = itertools.count(1)
 
 # Keys of outside effects.
 
@@ -160,6 +165,52 @@ def test_claims_and_statements_want_to_be_waited_for(run, beside):
         assert log.head("t-1") == EMPTY and log.claimant("k") is None
 
     run(body)
+
+
+KEYS = st.lists(st.sampled_from("abcd"), max_size=3).map(tuple)
+ASKED = st.tuples(KEYS, KEYS, st.sampled_from([WAKE_AS_BEFORE, NO_WAKE, 0, 7, WAKE_BY_MESSAGE]))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.dictionaries(st.integers(0, 3), ASKED, min_size=1), max_size=8))
+def test_whatever_is_asked_at_once_stands_as_if_asked_one_after_the_other(tmp_path_factory, url, batches):
+    if url.startswith("sqlite"):
+        url = f"sqlite:///{tmp_path_factory.mktemp('log')}/log.db"
+    example = next(_numbers)  # in a database that stays the examples meet, so each has names of its own
+    names = [f"t-{example}-{n}" for n in range(4)]
+    kind = f"kind-{example}"
+
+    async def body(log):
+        for name in names:
+            log.create(name, kind)
+        leases = [log.claim(name, OWNER, TTL_MS) for name in names]
+        heads, held, wakes = [EMPTY] * 4, {}, {}
+        for batch in batches:
+            asked = {
+                n: Beside(tuple(f"{example}{k}" for k in claims), tuple(f"{example}{k}" for k in releases), wake)
+                for n, (claims, releases, wake) in batch.items()
+            }
+            results = await asyncio.gather(
+                *(log.append(leases[n], heads[n], drafts("x"), beside=beside) for n, beside in asked.items()),
+                return_exceptions=True,
+            )
+            for (n, beside), result in zip(asked.items(), results, strict=True):
+                if any(held.get(key, n) != n for key in beside.claims):
+                    assert isinstance(result, DuplicateEffect)
+                    continue
+                assert isinstance(result, Head)
+                heads[n] = result
+                held |= dict.fromkeys(beside.claims, n)
+                held = {key: who for key, who in held.items() if who != n or key not in beside.releases}
+                wakes[n] = wakes.get(n) if beside.wake_ms == WAKE_AS_BEFORE else beside.wake_ms
+        assert [log.head(name) for name in names] == heads
+        for key in "abcd":
+            holder = held.get(f"{example}{key}")
+            assert log.claimant(f"{example}{key}") == (None if holder is None else names[holder])
+        waiting = sorted((at, names[n]) for n, at in wakes.items() if at is not None and at != NO_WAKE)
+        assert log.due(kind, WAKE_BY_MESSAGE, 9) == [(name, at) for at, name in waiting]
+
+    runner(url, Clock())(body)
 
 
 # Wake-up times.

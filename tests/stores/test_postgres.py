@@ -270,6 +270,29 @@ def test_what_cannot_be_stored_fails_its_own_append_and_what_follows_it(run):
     run(body)
 
 
+def test_a_full_disk_fails_the_whole_batch_and_loses_nothing_acknowledged(run, db):
+    """The server's own words for it, from a trigger: the whole way from the error to the fault is real."""
+    db.execute(
+        "CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$"
+    )
+
+    async def body(log):
+        leases = [begin(log, f"t-{n}") for n in range(3)]
+        heads = await asyncio.gather(*(log.append(lease, EMPTY, drafts("a")) for lease in leases))
+        db.execute("CREATE TRIGGER full_disk BEFORE INSERT ON setpoint.event EXECUTE FUNCTION fill()")
+        results = await asyncio.gather(
+            *(log.append(leases[n], heads[n], drafts("x"), beside=Beside(claims=(f"k-{n}",))) for n in range(3)),
+            return_exceptions=True,
+        )
+        assert all(isinstance(r, StoreFault) and "disk is full" in str(r) and r.effect == "not_sent" for r in results)
+        db.execute("DROP TRIGGER full_disk ON setpoint.event")
+        assert [texts(log, f"t-{n}") for n in range(3)] == [["a"]] * 3 and log.claimant("k-0") is None
+        await asyncio.gather(*(log.append(leases[n], heads[n], drafts("b")) for n in range(3)))
+
+    run(body)
+
+
 def test_a_deadlock_of_the_users_making_is_run_again(run, db, postgres_url):
     db.execute(f"ALTER DATABASE {db.info.dbname} SET deadlock_timeout = '50ms'")
     db.execute("CREATE TABLE orders (id int PRIMARY KEY, n int NOT NULL)")

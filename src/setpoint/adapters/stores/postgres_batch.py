@@ -149,7 +149,7 @@ class BatchWriter:
     def _write_once(self, jobs: Sequence[Job], in_doubt: bool) -> list[Outcome]:
         db = self.session.db
         script = _Script().add(BEGIN).add(_LOCK, [*{job.stream for job in jobs}])
-        streams = script.run(db)[1].fetchall()
+        streams = script.run(db).fetchall()
         down = self._already_down(jobs) if in_doubt else frozenset[Head]()
         outcomes, admitted = self._admit(jobs, streams, in_doubt, down, self._put_nothing)
         if any(_needs_a_look(job) for _, job in admitted) and not self._put_together(admitted):
@@ -213,7 +213,7 @@ class BatchWriter:
         db = self.session.db
         script = _Script().add("SAVEPOINT beside")
         script.add(_CLAIM, [key for key, _ in claims], [id for _, id in claims])
-        if script.run(db)[1].rowcount == len(claims):
+        if script.run(db).rowcount == len(claims):
             return True
         db.execute("ROLLBACK TO SAVEPOINT beside")
         return False
@@ -242,7 +242,7 @@ class BatchWriter:
         wanted = [*dict.fromkeys(keys)]
         db = self.session.db
         while wanted:
-            found = _Script().add(_CLAIM, wanted, [id] * len(wanted)).add(_HOLDERS, wanted).run(db)[1]
+            found = _Script().add(_CLAIM, wanted, [id] * len(wanted)).add(_HOLDERS, wanted).run(db)
             holders = {key: (holder, name) for key, holder, name in found.fetchall()}
             for key in wanted:
                 if key in holders and holders[key][0] != id:
@@ -262,10 +262,13 @@ class _Script:
         self._values.extend(values)
         return self
 
-    def run(self, db: psycopg.Connection) -> list[psycopg.ClientCursor]:
-        """One result a statement, in their order."""
+    def run(self, db: psycopg.Connection) -> psycopg.ClientCursor:
+        """The result of the last statement."""
         cursor = psycopg.ClientCursor(db)
-        return [*cursor.execute("; ".join(self._statements).encode(), self._values).results()]
+        cursor.execute("; ".join(self._statements).encode(), self._values)
+        while cursor.nextset():
+            pass
+        return cursor
 
 
 class _Broken(Exception):
