@@ -20,7 +20,7 @@ from setpoint.engine.runs.journal import Observer, RunJournal, read_run
 from setpoint.engine.runs.program import Program, Values
 from setpoint.engine.runs.pursue import pursue
 from setpoint.kernel import limits
-from setpoint.kernel.errors import IllegalTransition, LeaseLost, StoreFault, UsageFault
+from setpoint.kernel.errors import Fault, IllegalTransition, LeaseLost, StoreFault, UsageFault
 from setpoint.kernel.events import LeaseClaimed
 from setpoint.kernel.run_events import RunStarted
 from setpoint.kernel.run_record import RunRecord
@@ -88,6 +88,7 @@ class Runs:
     chance: Callable[[], float] = lambda: 0.5
     shared: Shared = field(init=False)
     _active: dict[str, _Active] = field(default_factory=dict[str, _Active], init=False)
+    _ailing: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]], init=False)
     _beat: asyncio.Task[None] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -176,44 +177,78 @@ class Runs:
                 return outcome
             await self.clock.sleep_ms(max(0, left))
 
-    async def work(self, *, at_once: int = 64, until_idle: bool = False) -> None:
+    async def work(
+        self, *, at_once: int = 64, until_idle: bool = False, on_fault: Callable[[str, Exception], None] | None = None
+    ) -> None:
         """Work on every run that is due, at most ``at_once`` at a time, for ever or until none is due.
 
-        Runs of definitions that this process does not know are left to one that does.
+        Runs of definitions that this process does not know are left to one that does. One that ran into a fault of the
+        store, or a bug, does not keep the others waiting: ``on_fault`` is told, and it is left alone for a while.
         """
         while True:
-            self._take_due(at_once)
-            tasks = [active.task for active in self._active.values()]
+            self._take_due(at_once, on_fault)
+            tasks = {active.task: run_id for run_id, active in self._active.items()}
             if until_idle and not tasks:
                 return
-            timeout = BEAT_S if tasks or not until_idle else 0
             if tasks:
-                await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(tasks, timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    self._look_at(tasks[task], task, on_fault)
             else:
                 await asyncio.sleep(self._pause_s())
+
+    def _look_at(
+        self, run_id: str, task: asyncio.Task[RunRecord], on_fault: Callable[[str, Exception], None] | None
+    ) -> None:
+        """What a run's work ended with. What is no Exception is not for this loop to keep."""
+        fault = None if task.cancelled() else task.exception()
+        if fault is None or isinstance(fault, LeaseLost):
+            self._ailing.pop(run_id, None)
+        elif isinstance(fault, Exception):
+            self._leave_alone(run_id)
+            if on_fault is not None:
+                on_fault(run_id, fault)
+        else:
+            raise fault
+
+    def _leave_alone(self, run_id: str) -> None:
+        """For a second at first, then twice as long each time, up to a minute."""
+        times, _ = self._ailing.get(run_id, (0, 0))
+        pause_ms = min(60_000, 1_000 << min(times, 6))
+        self._ailing[run_id] = (times + 1, self.clock.monotonic_ms() + pause_ms)
 
     def _pause_s(self) -> float:
         wake = self.log.next_wake(KIND)
         left = BEAT_S if wake is None else (wake - self.clock.now_ms()) / 1000
         return min(BEAT_S, max(0.0, left))
 
-    def _take_due(self, at_once: int) -> None:
+    def _take_due(self, at_once: int, on_fault: Callable[[str, Exception], None] | None) -> None:
         room = at_once - len(self._active)
         if room <= 0:
             return
         for run_id, _ in self.log.due(KIND, self.clock.now_ms(), DUE_LOOKED_AT + len(self._active)):
             if room <= 0:
                 return
-            if run_id in self._active or self.log.holder(run_id) is not None or not self._knows(run_id):
+            if run_id in self._active or not self._is_ours(run_id):
                 continue
-            self._begin(run_id, None)
+            try:
+                self._begin(run_id, None)
+            except LeaseLost:  # another worker was faster
+                continue
+            except Fault as fault:  # its log cannot be read, or its definition is not known here
+                self._leave_alone(run_id)
+                if on_fault is not None and not isinstance(fault, UsageFault):
+                    on_fault(run_id, fault)
+                continue
             room -= 1
 
-    def _knows(self, run_id: str) -> bool:
-        record, _ = read_run(self.log, run_id)
-        return record.definition_digest in self.programs
+    def _is_ours(self, run_id: str) -> bool:
+        """Whether nobody else works on it, and it is not one that is left alone for now."""
+        _, until_ms = self._ailing.get(run_id, (0, 0))
+        return until_ms <= self.clock.monotonic_ms() and self.log.holder(run_id) is None
 
     def _begin(self, run_id: str, observer: Observer | None) -> _Active:
+        self.program_of(read_run(self.log, run_id)[0])  # one that is not known here is not claimed either
         lease = self.log.claim(run_id, self.owner, limits.LEASE_TTL_MS)
         try:
             hand = self._hand(run_id, lease, observer)

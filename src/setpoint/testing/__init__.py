@@ -11,18 +11,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from setpoint.testing.apps import AppKit, crash_everywhere
     from setpoint.testing.clock import FakeClock
     from setpoint.testing.crash import Crash, CrashingLog, DiaryLog
     from setpoint.testing.effector import Deed, FakeEffector, Trouble
     from setpoint.testing.memory_workspace import MemoryWorkspace
     from setpoint.testing.model_server import Bytes, Drop, Fail, Hang, ModelServer, Received, Say, Step, ToolCall
     from setpoint.testing.probes import ProbeFacts, probe_problems
+    from setpoint.testing.purity import ImpureStep, pure
     from setpoint.testing.replies import ScriptedReplies, call, claim, raw, reply
     from setpoint.testing.stubs import EndlessProposer, FixedVerifier, ReplyProposer, StillWorkspace
     from setpoint.testing.tasks import criterion, invariant, make_task
     from setpoint.testing.trees import TreeSandbox, TreeVerifier
 
 __all__ = [
+    "AppKit",
     "Bytes",
     "Crash",
     "CrashingLog",
@@ -35,6 +38,7 @@ __all__ = [
     "FakeEffector",
     "FixedVerifier",
     "Hang",
+    "ImpureStep",
     "MemoryWorkspace",
     "ModelServer",
     "ProbeFacts",
@@ -50,15 +54,19 @@ __all__ = [
     "Trouble",
     "call",
     "claim",
+    "crash_everywhere",
     "criterion",
     "invariant",
     "make_task",
     "probe_problems",
+    "pure",
     "raw",
     "reply",
 ]
 
 _NAMES = {
+    "apps": ("AppKit", "crash_everywhere"),
+    "purity": ("ImpureStep", "pure"),
     "clock": ("FakeClock",),
     "crash": ("Crash", "CrashingLog", "DiaryLog"),
     "effector": ("Deed", "FakeEffector", "Trouble"),

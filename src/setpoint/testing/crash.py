@@ -66,7 +66,7 @@ class CrashingLog:
 
 
 def _without_statements(beside: Beside | None) -> Beside | None:
-    """As much of it as may be down when the events are not all: a claim is harsher with half its events than without."""
+    """What may be down when not all events are: a claim with half its events is harsher than none."""
     return None if beside is None else Beside(claims=beside.claims)
 
 
