@@ -167,7 +167,7 @@ class Runs:
             if record.is_terminal:
                 return outcome
             if open_children := [child for child in record.children.values() if self._child_outcome(child) is None]:
-                waited = [await self.wait(child, patience_ms=patience_ms) for child in open_children]
+                waited = [await self.wait(child, patience_ms=patience_ms, observer=observer) for child in open_children]
                 if any(child.record.is_terminal for child in waited):
                     continue
                 return outcome
@@ -178,7 +178,12 @@ class Runs:
             await self.clock.sleep_ms(max(0, left))
 
     async def work(
-        self, *, at_once: int = 64, until_idle: bool = False, on_fault: Callable[[str, Exception], None] | None = None
+        self,
+        *,
+        at_once: int = 64,
+        until_idle: bool = False,
+        on_fault: Callable[[str, Exception], None] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """Work on every run that is due, at most ``at_once`` at a time, for ever or until none is due.
 
@@ -186,7 +191,7 @@ class Runs:
         store, or a bug, does not keep the others waiting: ``on_fault`` is told, and it is left alone for a while.
         """
         while True:
-            self._take_due(at_once, on_fault)
+            self._take_due(at_once, on_fault, observer)
             tasks = {active.task: run_id for run_id, active in self._active.items()}
             if until_idle and not tasks:
                 return
@@ -222,7 +227,9 @@ class Runs:
         left = BEAT_S if wake is None else (wake - self.clock.now_ms()) / 1000
         return min(BEAT_S, max(0.0, left))
 
-    def _take_due(self, at_once: int, on_fault: Callable[[str, Exception], None] | None) -> None:
+    def _take_due(
+        self, at_once: int, on_fault: Callable[[str, Exception], None] | None, observer: Observer | None
+    ) -> None:
         room = at_once - len(self._active)
         if room <= 0:
             return
@@ -232,7 +239,7 @@ class Runs:
             if run_id in self._active or not self._is_ours(run_id):
                 continue
             try:
-                self._begin(run_id, None)
+                self._begin(run_id, observer)
             except LeaseLost:  # another worker was faster
                 continue
             except Fault as fault:  # its log cannot be read, or its definition is not known here
@@ -408,6 +415,13 @@ class Runs:
             values[name] = msgspec.json.decode(self.log.payload(ref.ref))
         given = msgspec.json.decode(self.log.payload(record.input.ref)) if record.input is not None else {}
         return RunOutcome(record.run_id, record, program.output(values, given))
+
+    async def rest(self, within_ms: int) -> bool:
+        """Give what is under way that long to end or to wait; whether it did. ``work`` was cancelled before."""
+        tasks = [active.task for active in self._active.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=within_ms / 1000)
+        return not self._active
 
     async def close(self) -> None:
         """Stop working. Runs that are under way are taken up again by whoever comes next."""
