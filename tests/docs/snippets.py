@@ -1,6 +1,6 @@
 """Markdown as a story that can be played: its files are written, its commands run, what they print is compared.
 
-- A block with ``title=PATH`` is a file.
+- A block with ``title=PATH`` is a file; with ``title=PATH more`` it goes on with that file.
 - A ``console`` block holds lines ``$ command`` (a trailing backslash goes on), each followed by what it prints on
   standard output. ``...`` alone stands for any number of lines, ``…`` for any text within one. A command's exit code
   is 0 unless a line ``[exit N]`` closes its output. Standard error is not compared.
@@ -21,11 +21,12 @@ _EXIT = re.compile(r"\[exit (\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file to write."""
+    """A file to write, or to go on with."""
 
     line: int
     path: str
     text: str
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def steps_of(page: Path) -> list[File | Command]:
         language, options, body = found.groups()
         title = re.search(r"title=(\S+)", options)
         if title:
-            steps.append(File(line, title[1], body))
+            steps.append(File(line, title[1], body, more=options.split()[-1] == "more"))
         elif language == "console":
             steps += _commands(body, line)
     return steps

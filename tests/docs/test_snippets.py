@@ -55,7 +55,8 @@ def test_the_commands_of_a_page_print_what_it_shows(
         if isinstance(step, File):
             target = here / step.path
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(step.text, encoding="utf-8")
+            with target.open("a" if step.more else "w", encoding="utf-8") as file:
+                file.write(step.text)
             continue
         done = subprocess.run(
             ["sh", "-c", step.command],
