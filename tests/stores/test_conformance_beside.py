@@ -48,6 +48,8 @@ def test_a_refused_claim_writes_nothing(run):
         beside = Beside(claims=("new", "k"), releases=("mine",), wake_ms=7)
         with pytest.raises(DuplicateEffect):
             await log.append(two, mine, drafts("x"), beside=beside, payloads=[b"x"], checkpoint=b"x")
+        with pytest.raises(DuplicateEffect):
+            await log.append(two, mine, drafts("x"), beside=Beside(claims=("new", "k")))
         assert log.head("t-2") == mine and texts(log, "t-2") == ["b"]
         assert (log.claimant("new"), log.claimant("mine")) == (None, "t-2")
         assert log.checkpoint("t-2") is None and log.next_wake("trajectory") is None
@@ -117,6 +119,18 @@ def test_of_keys_given_up_and_claimed_at_once_the_order_decides(run):
         head = log.head("t-1")
         await log.append(one, head, drafts("d"), beside=Beside(claims=("n",), releases=("n",)))
         assert (log.claimant("n"), log.claimant("m")) == (None, "t-1")
+
+    run(body)
+
+
+def test_a_key_given_up_without_waiting_and_claimed_in_the_next_append_is_held(run):
+    async def body(log):
+        lease, head = begin(log), EMPTY
+        begin(log, "t-2")  # in company appends wait for each other and share a batch
+        for _ in range(2):  # first it is not held, then it is
+            head = await log.append(lease, head, drafts("a"), durable=False, beside=Beside(releases=("k",)))
+            head = await log.append(lease, head, drafts("b"), beside=Beside(claims=("k",)))
+            assert log.claimant("k") == "t-1"
 
     run(body)
 

@@ -234,6 +234,25 @@ def test_a_worker_stopped_inside_a_transaction_holds_nobody_up_and_is_fenced_whe
     asyncio.run(log.close())
 
 
+def test_an_append_that_meets_a_claim_of_its_lease_waits_for_it_and_is_fenced(run, db):
+    """R180"""
+
+    async def body(log):
+        lease = begin(log)
+        with db.transaction():
+            db.execute("UPDATE setpoint.stream SET fence = 2")  # as another process that claims it right now
+            task = asyncio.create_task(log.append(lease, EMPTY, drafts("x")))
+            deadline = time.monotonic() + 10
+            while db.execute(f"SELECT count(*) {SESSIONS} AND wait_event_type = 'Lock'").fetchone() != (1,):
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.005)
+        with pytest.raises(LeaseLost):
+            await task
+        assert texts(log, "t-1") == []
+
+    run(body)
+
+
 # Batches.
 
 
