@@ -28,7 +28,7 @@ from setpoint.kernel.flow import (
     join,
 )
 from setpoint.kernel.obligations import broken_obligations, prove
-from setpoint.kernel.pathways import POSITIONS_MAX, Walk, in_same_rounds, ways
+from setpoint.kernel.pathways import Walk, in_same_rounds, ways
 from setpoint.kernel.protocol import PARTS, CallModel, Part, check_call, check_protocol
 
 from .definitions import OPS, branch, call, definition, definitions, step, wire
@@ -248,14 +248,14 @@ def test_a_definition_with_too_many_paths_is_refused_in_words():
     assert "workflow of its own" in one.hint
 
 
-def test_a_thousand_nodes_are_proved_in_a_tenth_of_a_second():
+def test_a_thousand_nodes_are_proved_in_half_a_second():
     body = [
         node for n in range(330) for node in (step(f"s{n}"), branch(f"b{n}", x=(step("x"),), y=(call("y", "keyed"),)))
     ]
     began = time.process_time()
     proof = prove(definition(*body, wire()))
     assert proof.broken == ()
-    assert proof.positions < POSITIONS_MAX / 100
+    assert proof.positions < 3_000
     assert time.process_time() - began < 0.5
     assert proof.ways == 2**330
 
