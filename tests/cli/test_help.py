@@ -16,6 +16,7 @@ PROMISED = (
     *("get", "describe", "why", "events", "trace", "show", "top"),
     *("resume", "recover", "undo", "rollback", "fork", "replay"),
     *("approvals", "approve", "deny", "answer", "pause", "cancel", "kill", "certificate", "effects"),
+    *("signal", "migrate", "approvers"),
     *("wrap", "run", "serve", "worker", "mcp", "goodput", "cost", "report", "calc", "sim", "place", "conformance"),
 )
 HEAVY = ("asyncio", "yaml", "msgspec", "cryptography", "sqlite3", "jsonschema_rs", "cel", "setpoint.app")

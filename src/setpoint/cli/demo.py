@@ -6,6 +6,7 @@ import importlib.util
 import shlex
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from setpoint.app.runtime import Runtime
@@ -16,25 +17,42 @@ from setpoint.cli.tour.ground import Ground, opened
 from setpoint.cli.tour.narration import Narrator, Untold
 from setpoint.kernel.errors import IsolationUnavailable, UsageFault
 
-STORY = "parse-timeout"
 TURNS = 3
 
 
 def run(arguments: Namespace) -> int:
     """0 when every fact of every scene was as expected, else 1; 12 when this machine cannot isolate. UsageFault."""
-    _refuse_what_is_not_there(arguments)
+    is_refund = arguments.story == "refund"
+    if is_refund:
+        _refuse_refund(arguments)
+    else:
+        _refuse_parse_timeout(arguments)
     started = time.monotonic()
     narrator = Narrator()
     with opened(arguments.workdir) as root:
-        run_to_the_end(_play(arguments, narrator, root))
+        run_to_the_end((_play_refund if is_refund else _play)(arguments, narrator, root))
         if arguments.workdir is not None:
-            _tell_what_stays(root)
+            _tell_what_stays(root, ("effects list", "get") if is_refund else ("get", "why", "certificate show"))
     return _verdict(narrator, time.monotonic() - started)
 
 
-def _refuse_what_is_not_there(arguments: Namespace) -> None:
-    if arguments.story != STORY:
-        raise UsageFault(f"there is no demo {arguments.story!r} in this release", hint=f"There is {STORY}.")
+def _refuse_refund(arguments: Namespace) -> None:
+    if arguments.turn is not None or arguments.open_loop:
+        raise UsageFault("--turn and --open-loop belong to the story parse-timeout", hint="setpoint demo refund")
+    if importlib.util.find_spec("httpx") is None:
+        raise UsageFault(
+            "the refund story talks to a bank over HTTP, and httpx is not installed beside Setpoint",
+            hint="Install it: pip install 'setpoint[http]'",
+        )
+    if arguments.order is not None:
+        from setpoint.cli.tour.refund import order_of
+
+        order_of(arguments.order)
+
+
+def _refuse_parse_timeout(arguments: Namespace) -> None:
+    if arguments.order is not None:
+        raise UsageFault("--order belongs to the story refund", hint="setpoint demo refund --order late")
     if arguments.turn is not None and not 0 <= arguments.turn < TURNS:
         raise UsageFault(f"the story has no turn {arguments.turn}; it has turns 0 to {TURNS - 1}")
     if arguments.turn is not None and arguments.open_loop:
@@ -72,6 +90,15 @@ async def _scenes(arguments: Namespace, narrator: Narrator, ground: Ground) -> N
     await proof.play(narrator, ground, played)
 
 
+async def _play_refund(arguments: Namespace, narrator: Narrator, root: Path) -> None:
+    from setpoint.cli.tour import refund  # loads pydantic and httpx, which the other story has no use for
+
+    try:
+        await refund.play(narrator, root, arguments.order)
+    except (Untold, LookupError, ValueError) as missing:  # the log lacks what a scene was to tell
+        narrator.fact("what the next scene was to tell", repr(missing), "in the log")
+
+
 def _require_isolation(runtime: Runtime) -> None:
     """The models of this demo misbehave for real: without a sandbox that holds, none of them is run."""
     try:
@@ -83,10 +110,10 @@ def _require_isolation(runtime: Runtime) -> None:
         ) from fault
 
 
-def _tell_what_stays(root: Path) -> None:
+def _tell_what_stays(root: Path, verbs: Sequence[str]) -> None:
     say("")
     say(printable(f"Everything is in {root}. Look around, for example:"))
-    for words in ("get", "why", "certificate show"):
+    for words in verbs:
         say(printable(f"  SETPOINT_HOME={shlex.quote(str(root / 'home'))} setpoint {words}"))
 
 

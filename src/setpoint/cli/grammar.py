@@ -116,6 +116,21 @@ def _id(parser: Parser) -> None:
     )
 
 
+def _any_id(parser: Parser) -> None:
+    parser.add_argument(
+        "id", nargs="?", metavar="ID", help="trajectory or run, or the unique start of its id (default: the newest)"
+    )
+
+
+def _app(parser: Parser) -> None:
+    parser.add_argument(
+        "--app",
+        metavar="APP",
+        help="the application: module:attribute or path/to/file.py:attribute "
+        "(default: SETPOINT_APP, else [tool.setpoint] app of ./pyproject.toml)",
+    )
+
+
 def _all(*parts: Callable[[Parser], None]) -> Callable[[Parser], None]:
     def declare(parser: Parser) -> None:
         for part in parts:
@@ -136,17 +151,29 @@ def _detailed(parser: Parser) -> None:
 
 
 def _demo(parser: Parser) -> None:
-    parser.add_argument("story", nargs="?", default="parse-timeout", metavar="STORY", type=_story, help="parse-timeout")
+    parser.add_argument(
+        "story",
+        nargs="?",
+        default="parse-timeout",
+        metavar="STORY",
+        type=_story,
+        help="parse-timeout (default) or refund",
+    )
     _flag(parser, "--open-loop", "only the counter-run without a runtime: what the model claims is believed")
-    parser.add_argument("--turn", type=int, metavar="K", help="show one turn of the story: 0, 1 or 2")
+    parser.add_argument("--turn", type=int, metavar="K", help="show one turn of parse-timeout: 0, 1 or 2")
+    parser.add_argument(
+        "--order", metavar="ID", help="of refund: only the refund of this order; `late` is one past its time"
+    )
     parser.add_argument("--workdir", metavar="DIR", help="play it there and leave it there")
 
 
 def _story(name: str) -> str:
     if name in ABSENT_STORIES:
-        raise UsageFault(f"`demo {name}` is not in this release", hint="`setpoint demo` plays parse-timeout.")
-    if name != "parse-timeout":
-        raise UsageFault(f"there is no story {name!r}", hint="`setpoint demo` plays parse-timeout.")
+        raise UsageFault(
+            f"`demo {name}` is not in this release", hint=f"`setpoint demo` plays {' and '.join(STORIES)}."
+        )
+    if name not in STORIES:
+        raise UsageFault(f"there is no story {name!r}", hint=f"`setpoint demo` plays {' and '.join(STORIES)}.")
     return name
 
 
@@ -169,7 +196,11 @@ def _lint(parser: Parser) -> None:
 
 
 def _explain(parser: Parser) -> None:
-    parser.add_argument("path", metavar="KIND.path", help="for example Task.spec.budget; or: tools")
+    parser.add_argument("path", metavar="KIND.path", help="for example Task.spec.budget; or: tools; or: workflow")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="of the workflow: what it may do, proved")
+    _flag(parser, "--mermaid", "of a workflow: its picture for a Markdown page, instead of the text")
+    parser.add_argument("--svg", metavar="FILE", help="of a workflow: its picture as a file; - is stdout")
+    _app(parser)
 
 
 def _plan(parser: Parser) -> None:
@@ -191,7 +222,7 @@ def _get(parser: Parser) -> None:
 
 
 def _events(parser: Parser) -> None:
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with new events until the trajectory ends")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with new events until it ends")
     parser.add_argument("--after", type=int, default=0, metavar="SEQ", help="only events after this one")
     parser.add_argument("--type", action="append", metavar="T", help="only events of this type (may be repeated)")
 
@@ -201,7 +232,13 @@ def _trace(parser: Parser) -> None:
 
 
 def _show(parser: Parser) -> None:
-    parser.add_argument("--turn", type=int, required=True, metavar="K", help="the turn to look at; 0 is the baseline")
+    parser.add_argument(
+        "--turn",
+        type=int,
+        required=True,
+        metavar="K",
+        help="the turn of a trajectory, or the step of a run; 0 is before",
+    )
     _flag(parser, "--prompt", "what the model saw in that turn, rebuilt and compared with its recorded digest")
 
 
@@ -237,6 +274,83 @@ def _reason(parser: Parser) -> None:
     parser.add_argument("--reason", default="", metavar="TEXT", help="recorded with the request")
 
 
+# Runs of workflows
+
+
+def _run(parser: Parser) -> None:
+    parser.add_argument("workflow", metavar="WORKFLOW", help="its name; the newest version is started")
+    parser.add_argument("--input", default="{}", metavar="JSON", help="the input: JSON, @FILE, or - for stdin")
+    parser.add_argument("--id", metavar="RUN", help="an id of your own: the same id again is the same run again")
+    parser.add_argument(
+        "--as", dest="principal", metavar="PRINCIPAL", help="on whose behalf; who asks never approves (default: you)"
+    )
+    parser.add_argument("--scope", action="append", metavar="S", help="a right the run holds (may be repeated)")
+    _app(parser)
+
+
+def _worker(parser: Parser) -> None:
+    _app(parser)
+    _flag(parser, "--until-idle", "end when nothing is due")
+    parser.add_argument("--at-once", type=int, default=64, metavar="N", help="runs worked on at a time (default: 64)")
+    parser.add_argument(
+        "--grace", default="10s", metavar="TIME", help="after a signal, how long what is under way may take to rest"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="say what every node did")
+
+
+def _signal(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the run, or the unique start of its id")
+    parser.add_argument("name", metavar="NAME", help="the signal, as its workflow names it")
+    parser.add_argument("--payload", metavar="JSON", help="what comes with it: JSON, @FILE, or - for stdin")
+    parser.add_argument("--key", metavar="K", help="of this message: sent again under the same key, it counts once")
+
+
+def _migrate(parser: Parser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="the run to move to the newest version of its workflow")
+    _flag(parser, "--dry-run", "say what would become of RUN, or of every run that is not over")
+    _app(parser)
+
+
+def _effects_list(parser: Parser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--open", action="store_true", help="only those that are not settled")
+    which.add_argument("--all", action="store_true", help="also those of runs that are over")
+
+
+def _effects_settle(parser: Parser) -> None:
+    parser.add_argument("key", metavar="KEY", help="of the effect, or CAPABILITY:KEY")
+    verdict = parser.add_mutually_exclusive_group(required=True)
+    verdict.add_argument("--happened", action="store_true", help="the other side has it")
+    verdict.add_argument("--not-happened", action="store_true", help="the other side surely does not have it")
+    parser.add_argument("--result", metavar="JSON", help="its receipt: JSON, @FILE, or - for stdin")
+    parser.add_argument("--run", metavar="RUN", help="which run's, when several have one of that key")
+    _reason(parser)
+
+
+# Approvals
+
+
+def _approvals(parser: Parser) -> None:
+    parser.add_argument("id", nargs="?", metavar="TICKET", help="show everything of this one")
+    _app(parser)
+
+
+def _decide(parser: Parser) -> None:
+    parser.add_argument("ticket", metavar="TICKET", help="the ticket, or the unique start of its id")
+    parser.add_argument("--as", dest="principal", metavar="NAME", help="who decides (default: whose key it is)")
+    parser.add_argument(
+        "--key", metavar="FILE", help="sign with this key, an SSH key for example (default: this installation's own)"
+    )
+    _reason(parser)
+    _app(parser)
+
+
+def _approvers_add(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="as they would be named as a requester")
+    parser.add_argument("--role", action="append", required=True, metavar="R", help="may be repeated")
+    parser.add_argument("--key", metavar="PUB", help="a .pub file or its line (default: this installation's own key)")
+
+
 def _export(parser: Parser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="default: stdout")
     parser.add_argument("--key-out", metavar="PEM", help="also write the public key a verifier needs")
@@ -255,7 +369,7 @@ def _doctor(parser: Parser) -> None:
     _flag(parser, "--fresh", "probe again instead of trusting this boot's answer")
 
 
-WRITING, RUNNING, LOOKING = "write a task", "pursue it", "look"
+WRITING, RUNNING, WORKFLOWS, LOOKING = "write a task", "pursue it", "run workflows", "look"
 PAST, PEOPLE, EVIDENCE, MACHINE = "time", "people", "evidence", "this machine"
 
 VERBS: Final = (
@@ -270,8 +384,9 @@ VERBS: Final = (
          _all(_file, _DOCUMENT), ("setpoint validate -f task.yaml",)),
     Verb("lint", WRITING, "name what is weak about a valid task", "writing:lint", _all(_task, _lint, _DOCUMENT),
          ("setpoint lint -f task.yaml --closure",)),
-    Verb("explain", WRITING, "what a field means", "writing:explain", _explain,
-         ("setpoint explain Task.spec.budget", "setpoint explain tools")),
+    Verb("explain", WRITING, "what a field means, or what a workflow may do", "writing:explain", _explain,
+         ("setpoint explain Task.spec.budget", "setpoint explain tools",
+          "setpoint explain workflow refund --app shop:app --svg refund.svg")),
     Verb("diff", RUNNING, "the delta of the workspace as it is; no model is asked", "running:diff",
          _all(_task, _detailed, _staged, _DOCUMENT),
          ("setpoint diff -f task.yaml --detailed-exitcode", "setpoint diff --staged")),
@@ -282,17 +397,34 @@ VERBS: Final = (
     Verb("converge", RUNNING, "loop until the delta is zero or a bound is reached", "running:converge",
          _all(_task, _models, _converge, _EVENTS),
          ("setpoint converge -f task.yaml", "setpoint converge -f task.yaml --model anthropic:claude-sonnet-4-5")),
-    Verb("get", LOOKING, "list trajectories, or one with its conditions", "looking:get", _all(_id, _get, _DOCUMENT)),
-    Verb("describe", LOOKING, "everything known of a trajectory", "looking:describe", _all(_id, _DOCUMENT)),
-    Verb("why", LOOKING, "why it is not done, or on what evidence it is", "looking:why", _all(_id, _DOCUMENT)),
-    Verb("events", LOOKING, "the log", "looking:events", _all(_id, _events, _EVENTS),
+    Verb("run", WORKFLOWS, "start a workflow and work on it until it ends or waits", "runs:run", _all(_run, _EVENTS),
+         ("setpoint run refund --app shop.py:app --input '{\"order_id\": \"A-1\"}'",
+          "setpoint run refund --input @order.json --id order-17 --as customer:17")),
+    Verb("worker", WORKFLOWS, "work on every run that is due, until a signal", "runs:worker", _all(_worker, _EVENTS),
+         ("setpoint worker --app shop:app", "setpoint worker --app shop:app --until-idle")),
+    Verb("signal", WORKFLOWS, "tell a run what it waits for", "runs:signal", _all(_signal, _DOCUMENT),
+         ("setpoint signal rn-01h paid --payload '{\"cents\": 500}' --key payment-9",)),
+    Verb("effects list", WORKFLOWS, "outside effects of all runs, and what is known of each", "effecting:effects_list",
+         _all(_effects_list, _DOCUMENT), ("setpoint effects list --open",)),
+    Verb("effects settle", WORKFLOWS, "say what became of an effect that nobody could tell", "effecting:settle",
+         _all(_effects_settle, _DOCUMENT),
+         ("setpoint effects settle refund:A-1 --happened --result '{\"id\": \"r-7\"}'",
+          "setpoint effects settle refund:A-1 --not-happened --reason 'not in the ledger'")),
+    Verb("migrate", WORKFLOWS, "move a run to the newest version of its workflow", "workflows:migrate",
+         _all(_migrate, _DOCUMENT), ("setpoint migrate --dry-run --app shop:app",)),
+    Verb("get", LOOKING, "list trajectories and runs, or one of them", "looking:get",
+         _all(_any_id, _get, _DOCUMENT)),
+    Verb("describe", LOOKING, "everything known of one", "looking:describe", _all(_any_id, _DOCUMENT)),
+    Verb("why", LOOKING, "why it is not done, or on what evidence it is", "looking:why", _all(_any_id, _DOCUMENT)),
+    Verb("events", LOOKING, "the log", "looking:events", _all(_any_id, _events, _EVENTS),
          ("setpoint events --json > trajectory.jsonl", "setpoint events -f --type DeltaMeasured")),
-    Verb("trace", LOOKING, "what led to what", "looking:trace", _all(_id, _trace, _DOCUMENT)),
+    Verb("trace", LOOKING, "what led to what", "looking:trace", _all(_any_id, _trace, _DOCUMENT)),
     Verb("show", LOOKING, "one past turn: proposal, rulings, results, state", "looking:show",
-         _all(_id, _show, _DOCUMENT), ("setpoint show --turn 2", "setpoint show --turn 2 --prompt")),
-    Verb("top", LOOKING, "the live trajectories", "looking:top", _all(_top, _DOCUMENT)),
-    Verb("resume", PAST, "take a trajectory up where its log ends", "past:resume", _all(_id, _more, _EVENTS)),
-    Verb("recover", PAST, "resume everything that lost its worker", "past:recover", _DOCUMENT),
+         _all(_any_id, _show, _DOCUMENT), ("setpoint show --turn 2", "setpoint show --turn 2 --prompt")),
+    Verb("top", LOOKING, "the live trajectories and runs", "looking:top", _all(_top, _DOCUMENT)),
+    Verb("resume", PAST, "take a trajectory or run up where its log ends", "past:resume",
+         _all(_any_id, _more, _app, _EVENTS)),
+    Verb("recover", PAST, "resume everything that lost its worker", "past:recover", _all(_app, _DOCUMENT)),
     Verb("undo", PAST, "restore what was there before its commit", "past:undo", _all(_id, _DOCUMENT)),
     Verb("rollback", PAST, "back to a savepoint", "past:rollback", _all(_id, _rollback, _DOCUMENT)),
     Verb("fork", PAST, "a new trajectory from the end of a past turn", "past:fork",
@@ -301,9 +433,23 @@ VERBS: Final = (
     Verb("answer", PEOPLE, "answer what a trajectory asked, or tell it something", "people:answer",
          _all(_answer, _DOCUMENT),
          ('setpoint answer "keep the old default"', 'setpoint answer tr-01h "yes"')),
-    Verb("pause", PEOPLE, "stop at the next turn boundary", "people:pause", _all(_id, _reason, _DOCUMENT)),
-    Verb("cancel", PEOPLE, "end at the next turn boundary", "people:cancel", _all(_id, _reason, _DOCUMENT)),
-    Verb("kill", PEOPLE, "end now, with everything it runs", "people:kill", _all(_id, _reason, _DOCUMENT)),
+    Verb("approvals", PEOPLE, "what waits for people's yes, or one of them whole", "approving:approvals",
+         _all(_approvals, _DOCUMENT), ("setpoint approvals", "setpoint approvals ap-01h")),
+    Verb("approvals show", PEOPLE, "everything a person must see of one", "approving:approvals",
+         _all(_approvals, _DOCUMENT), ("setpoint approvals show ap-01h",)),
+    Verb("approve", PEOPLE, "say yes to one exact action, signed", "approving:approve", _all(_decide, _DOCUMENT),
+         ("setpoint approve ap-01h", "setpoint approve ap-01h --as anna --key ~/.ssh/id_ed25519")),
+    Verb("deny", PEOPLE, "say no to it, signed", "approving:deny", _all(_decide, _DOCUMENT),
+         ("setpoint deny ap-01h --reason 'not our customer'",)),
+    Verb("approvers", PEOPLE, "who may approve", "roster:approvers", _DOCUMENT),
+    Verb("approvers add", PEOPLE, "let somebody approve", "roster:add", _all(_approvers_add, _DOCUMENT),
+         ("setpoint approvers add anna --role ops --key anna.pub",)),
+    Verb("approvers key", PEOPLE, "this installation's own approver key, for a roster", "roster:key", _DOCUMENT),
+    Verb("pause", PEOPLE, "stop at the next turn boundary, or before the next node", "people:pause",
+         _all(_any_id, _reason, _DOCUMENT)),
+    Verb("cancel", PEOPLE, "end there; what a run did is taken back", "people:cancel",
+         _all(_any_id, _reason, _app, _DOCUMENT)),
+    Verb("kill", PEOPLE, "end now, with everything it runs", "people:kill", _all(_any_id, _reason, _DOCUMENT)),
     Verb("certificate show", EVIDENCE, "what a trajectory was certified for", "certificates:show",
          _all(_id, _DOCUMENT)),
     Verb("certificate export", EVIDENCE, "the certificate as a file anyone can recheck", "certificates:export",
@@ -313,15 +459,8 @@ VERBS: Final = (
 )  # fmt: skip
 
 ABSENT: Final = {
-    "effects list": "outside effects",
-    "effects settle": "outside effects",
-    "approvals": "signed approvals; what a rule holds for a person is refused",
-    "approve": "signed approvals; what a rule holds for a person is refused",
-    "deny": "signed approvals; what a rule holds for a person is refused",
     "wrap": "agent programs as proposers; `--model command:PROGRAM` speaks JSON lines already",
-    "run": "workflows",
     "serve": "the server",
-    "worker": "detached workers",
     "mcp": "MCP",
     "goodput": "economics",
     "cost": "economics",
@@ -332,9 +471,10 @@ ABSENT: Final = {
     "conformance": "the conformance suite as a command",
 }
 """Verbs that are promised for later: they say so and exit 2, and never pretend."""
-ABSENT_STORIES: Final = ("refund", "drift")
+STORIES: Final = ("parse-timeout", "refund")
+ABSENT_STORIES: Final = ("drift",)
 
-_GROUPS: Final = (WRITING, RUNNING, LOOKING, PAST, PEOPLE, EVIDENCE, MACHINE)
+_GROUPS: Final = (WRITING, RUNNING, WORKFLOWS, LOOKING, PAST, PEOPLE, EVIDENCE, MACHINE)
 
 
 def find_verb(words: list[str]) -> tuple[Verb, list[str]]:
@@ -373,7 +513,7 @@ def help_text() -> str:
     lines += ["", "not in this release:"]
     names = dict.fromkeys(name.split()[0] for name in ABSENT)
     lines += textwrap.wrap(
-        f"{', '.join(names)}, converge --watch, demo refund, demo drift",
+        f"{', '.join(names)}, converge --watch, demo drift",
         100,
         initial_indent="  ",
         subsequent_indent="  ",

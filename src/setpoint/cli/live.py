@@ -108,6 +108,11 @@ class Watch:
         head = self._runtime.log.head(trajectory_id)
         self._positions[trajectory_id] = (head.seq, head.hash)
 
+    def start_before_all(self, stream: str) -> None:
+        """Show everything of a stream, what lies in the log already too."""
+        self._positions[stream] = (0, ZERO_HASH)
+        self._news.set()
+
     def _observe(self, turn: int, event: Event, record: Record) -> None:
         self.trajectory_id = record.trajectory_id
         self._positions.setdefault(record.trajectory_id, (0, ZERO_HASH))

@@ -1,4 +1,4 @@
-"""A trajectory in time: ``resume``, ``recover``, ``undo``, ``rollback``, ``fork``, ``replay``."""
+"""Trajectories (and runs) in time: ``resume``, ``recover``, ``undo``, ``rollback``, ``fork``, ``replay``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from setpoint.app.runtime import Observer, Outcome, Runtime
-from setpoint.cli import finding, taskfile
+from setpoint.cli import finding, runs, taskfile
 from setpoint.cli.account import exit_code, summary
 from setpoint.cli.live import Watch, run
 from setpoint.cli.running import pursue, say_outcome
@@ -20,8 +20,10 @@ from setpoint.kernel.units import parse_duration_ms, parse_usd_micros
 
 def resume(arguments: Namespace) -> int:
     with finding.opened(arguments) as runtime:
-        name = finding.trajectory(runtime, arguments.id)
-    more = _more(arguments)
+        found = finding.stream(runtime, arguments.id)
+    if found.is_run:
+        return runs.resume(arguments, found.id)
+    name, more = found.id, _more(arguments)
 
     def body(runtime: Runtime, observer: Observer) -> Coroutine[Any, Any, Outcome]:
         return runtime.resume(name, observer=observer, more=more, by=finding.me())
@@ -49,24 +51,27 @@ def _more(arguments: Namespace) -> Raised | None:
 def recover(arguments: Namespace) -> int:
     """Exit 0 when everything that lost its worker is taken up again, whatever it then came to."""
 
-    async def body() -> list[Outcome]:
+    async def body() -> tuple[list[Outcome], list[dict[str, Any]]]:
         async with Runtime.open(arguments.store) as runtime:
             watch = Watch(runtime, as_json=False)
-            return await watch.during(runtime.recover(observer=watch.observer, on_fault=faults.__setitem__))
+            outcomes = await watch.during(runtime.recover(observer=watch.observer, on_fault=faults.__setitem__))
+        return outcomes, await runs.recover(arguments, faults)
 
     faults: dict[str, Fault] = {}
-    outcomes = run(body())
+    outcomes, of_runs = run(body())
     for name, fault in faults.items():
         talk(printable(f"{name} could not be taken up: {fault.message}"))
     if arguments.json:
         said = [summary(o.record, owned=False) | {"exit_code": o.exit_code} for o in outcomes]
         said_not = [{"trajectory_id": name, "message": fault.message} for name, fault in faults.items()]
-        say_json({"recovered": said, "not_recovered": said_not})
+        say_json({"recovered": said, "recovered_runs": of_runs, "not_recovered": said_not})
         return _worst(faults)
     for outcome in outcomes:
         say_outcome(outcome)
-    if not outcomes and not faults:
-        say("nothing to recover: no trajectory lost its worker")
+    for one in of_runs:
+        say(f"{one['run_id']}  {one['workflow']}  {one['status']}")
+    if not outcomes and not of_runs and not faults:
+        say("nothing to recover: no trajectory and no run lost its worker")
     return _worst(faults)
 
 

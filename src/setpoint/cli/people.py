@@ -11,7 +11,6 @@ from setpoint.cli.live import run
 from setpoint.cli.terminal import printable, say, say_json
 from setpoint.cli.wording import status
 from setpoint.kernel.errors import UsageFault
-from setpoint.kernel.record import Record
 
 
 def answer(arguments: Namespace) -> int:
@@ -63,23 +62,29 @@ def kill(arguments: Namespace) -> int:
 
 def _ask(arguments: Namespace, action: str, when_owned: str, when_idle: str) -> int:
     """Request ``action`` of the owner. Where there is none and ``when_idle`` is empty, own it and carry it out here."""
+    with finding.opened(arguments) as runtime:
+        found = finding.stream(
+            runtime, arguments.id, lambda record: not record.is_terminal, f"is finished; {action} does not apply"
+        )
 
-    async def body() -> tuple[str, Record, str]:
+    async def body() -> tuple[str, str]:
+        if found.is_run:
+            from setpoint.cli import runs
+
+            run_record, said = await runs.ask(arguments, found.id, action)
+            return run_record.state, said
         async with Runtime.open(arguments.store) as runtime:
-            name = finding.trajectory(
-                runtime, arguments.id, lambda record: not record.is_terminal, f"is finished; {action} does not apply"
-            )
-            runtime.request(name, action, by=finding.me(), argument=arguments.reason)
-            if runtime.is_owned(name):
-                return name, runtime.record(name)[0], when_owned
+            runtime.request(found.id, action, by=finding.me(), argument=arguments.reason)
+            if runtime.is_owned(found.id):
+                return runtime.record(found.id)[0].state, when_owned
             if when_idle:
-                return name, runtime.record(name)[0], f"nobody works on it now; {when_idle}"
-            outcome = await runtime.resume(name)
-            return name, outcome.record, f"it is {status(outcome.record, owned=False)}"
+                return runtime.record(found.id)[0].state, f"nobody works on it now; {when_idle}"
+            outcome = await runtime.resume(found.id)
+            return outcome.record.state, f"it is {status(outcome.record, owned=False)}"
 
-    name, record, said = run(body())
+    state, said = run(body())
     if arguments.json:
-        say_json({"trajectory_id": name, "action": action, "state": record.state, "message": said})
+        say_json({f"{found.kind}_id": found.id, "action": action, "state": state, "message": said})
     else:
-        say(f"{action} requested of {name}: {said}")
+        say(f"{action} requested of {found.id}: {said}")
     return 0
