@@ -6,13 +6,17 @@ Nothing here has a side effect, and nothing is global: two applications in one p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from setpoint.adapters.approvers.roster import Approver, refuse_shared
 from setpoint.app.capability import NAME, Capability
 from setpoint.app.typed import DefinitionFault
 from setpoint.app.workflow import Fragment, Workflow
 from setpoint.engine.runs.program import Program
+
+if TYPE_CHECKING:
+    from setpoint.app.agent import Agent, AgentBudget, Models, OfSession
+    from setpoint.app.session import Hydrator
 
 InputT = TypeVar("InputT")
 StateT = TypeVar("StateT")
@@ -27,7 +31,8 @@ class App:
         self.name = name
         self._workflows: dict[tuple[str, int], Workflow[Any, Any]] = {}
         self._fragments: dict[str, Fragment[Any]] = {}
-        self._agents: dict[str, Any] = {}
+        self._agents: dict[str, Agent] = {}
+        self._hydrators: dict[str, Hydrator] = {}
         self._approvers: list[Approver] = []
         self._programs: dict[str, Program] = {}
 
@@ -77,14 +82,63 @@ class App:
         self._fragments[name] = made
         return made
 
-    def agent(self, name: str, **declared: Any) -> Any:
-        """An agent: instructions, the workflows it may start, and what of the session it is told."""
-        from setpoint.app.agent import Agent
+    def agent(
+        self,
+        name: str,
+        *,
+        instructions: str,
+        workflows: Sequence[Workflow[Any, Any]],
+        context: OfSession | None = None,
+        signals: Sequence[str] = (),
+        fill: Mapping[str, OfSession] | None = None,
+        scopes: Mapping[str, Sequence[str]] | None = None,
+        budget: AgentBudget | Mapping[str, Any] | None = None,
+        models: Models = (),
+        may_ask: bool = True,
+        recall: int = 1,
+    ) -> Agent:
+        """An agent: instructions, the workflows it may start, and what of the session it is told.
+
+        ``context`` of the session is all its model sees of it. ``signals`` the principal may send through it to runs
+        that wait for them. ``fill`` gives, by workflow, fields of the input that come from the session and that the
+        model neither sees nor says. ``scopes`` a principal must hold, by workflow or signal. ``budget``: ``turns`` and
+        ``starts`` for a message, ``tokens`` and ``usd`` for a session. ``models`` are routes or proposers, unless the
+        runtime is opened with others. ``may_ask``: it may ask the operator. ``recall``: past exchanges it is shown.
+        """
+        from setpoint.app.agent import declare
 
         self._refuse_taken(name, "agent")
-        made = Agent(name, app=self, **declared)
+        made = declare(
+            self,
+            name,
+            instructions=instructions,
+            workflows=workflows,
+            context=context,
+            signals=signals,
+            fill=fill,
+            scopes=scopes,
+            budget=budget,
+            models=models,
+            may_ask=may_ask,
+            recall=recall,
+        )
         self._agents[name] = made
         return made
+
+    def hydrator(self, name: str | None = None, load: Any = None, *, fresh: str = "5m") -> Any:
+        """How a value of every session's context is loaded: ``(ctx: Hydrating) -> type``; anew when it is older than
+        ``fresh``. ``hydrator(name, load)``, or ``@app.hydrator(fresh=...)`` over a function of that name.
+        """
+        from setpoint.app.session import Hydrator
+
+        def declare(function: Any) -> Any:
+            made = Hydrator.of(name or function.__name__, function, fresh)
+            if made.name in self._hydrators:
+                raise DefinitionFault(f"{self.name} has a hydrator named {made.name!r} already")
+            self._hydrators[made.name] = made
+            return function
+
+        return declare if load is None else declare(load)
 
     def approver(self, name: str, *, roles: Iterable[str], key: str) -> None:
         """Trust this key (a line of a .pub file) to decide for these roles, beside those of approvers.yaml."""
@@ -120,8 +174,12 @@ class App:
         return tuple(self._fragments.values())
 
     @property
-    def agents(self) -> tuple[Any, ...]:
+    def agents(self) -> tuple[Agent, ...]:
         return tuple(self._agents.values())
+
+    @property
+    def hydrators(self) -> Mapping[str, Hydrator]:
+        return self._hydrators
 
     def newest(self, name: str) -> Workflow[Any, Any]:
         """The newest version of a workflow. DefinitionFault names those there are."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -51,11 +52,15 @@ from setpoint.phases.p3_gate.tools import BUILTIN
 from setpoint.phases.p4_dispatch.run import Bench
 from setpoint.ports.clock import Clock
 from setpoint.ports.log import Head, Log, StreamInfo
+from setpoint.ports.proposer import Proposer
 from setpoint.ports.workspace import CommitReceipt
 
 if TYPE_CHECKING:
+    from setpoint.app.agent import Agent, Models
     from setpoint.app.application import App
     from setpoint.app.runs import RunOutcome, Runs
+    from setpoint.app.session import Session
+    from setpoint.app.sessions import Sessions, TurnReply
     from setpoint.app.workflow import Workflow
 
 
@@ -69,6 +74,8 @@ class Runtime:
         clock: Clock,
         app: App | None = None,
         services: Mapping[str, Any] | None = None,
+        models: Models | None = None,
+        judges: Models | None = None,
     ) -> None:
         self.places = places
         self.log = log
@@ -76,12 +83,21 @@ class Runtime:
         self.app = app
         self._services = services or {}
         self._worker = Worker(places, log, clock)
-        self._runs: Runs | None = None if app is None else self._open_runs(app)
+        self._runs: Runs | None = None
+        self._sessions: Sessions | None = None
+        if app is not None:
+            self._open_app(app, models, models if judges is None else judges)
 
-    def _open_runs(self, app: App) -> Runs:
+    def _open_app(self, app: App, models: Models | None, judges: Models | None) -> None:
         from setpoint.app.opening import open_runs
+        from setpoint.app.sessions import Sessions
 
-        return open_runs(app, self.log, self.clock, self._worker.owner, self.places, self._services)
+        self._runs = open_runs(app, self.log, self.clock, self._worker.owner, self.places, self._services)
+        self._sessions = Sessions(app, self._runs, self._open_route, models)
+        self._runs.judges = self._sessions.first_of(judges)
+
+    def _open_route(self, route: str) -> Proposer:
+        return self.equipment.proposers([route], os.getcwd())[0]
 
     @property
     def runs(self) -> Runs:
@@ -92,6 +108,16 @@ class Runtime:
                 hint="Runtime.open(store, app)",
             )
         return self._runs
+
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions of this runtime and their agents. UsageFault when it was opened without an application."""
+        if self._sessions is None:
+            raise UsageFault(
+                "this runtime was opened without an application, so it knows no agents",
+                hint="Runtime.open(store, app)",
+            )
+        return self._sessions
 
     @property
     def equipment(self) -> Equipment:
@@ -106,14 +132,17 @@ class Runtime:
         app: App | None = None,
         *,
         services: Mapping[str, Any] | None = None,
+        models: Models | None = None,
+        judges: Models | None = None,
         clock: Clock | None = None,
     ) -> AsyncIterator[Runtime]:
         """A runtime over ``store`` (a URL), by default the user's own. Closed on leaving the block.
 
         ``app`` is proved first: DefinitionFault for a workflow that breaks an obligation. ``services`` is what its
-        capabilities find in their context: clients, connections, settings.
+        capabilities find in their context: clients, connections, settings. ``models`` (routes, or proposers of one's
+        own) replace those that the app's agents declare; ``judges`` answer its judge nodes (default: ``models``).
         """
-        runtime = open_runtime(store, app, services=services, clock=clock)
+        runtime = open_runtime(store, app, services=services, models=models, judges=judges, clock=clock)
         try:
             yield runtime
         finally:
@@ -122,6 +151,8 @@ class Runtime:
     async def close(self) -> None:
         if self._runs is not None:
             await self._runs.close()
+        if self._sessions is not None:
+            await self._sessions.close()
         await self.equipment.close()
         await self.log.close()
 
@@ -179,6 +210,24 @@ class Runtime:
         return await runs.start(
             program, given, state, run_id=run_id, principal=principal, tenant=tenant, scopes=tuple(scopes)
         )
+
+    # Agents
+
+    async def session(
+        self,
+        session_id: str,
+        *,
+        principal: str,
+        tenant: str = "",
+        scopes: Sequence[str] | None = None,
+        expires: str | None = None,
+    ) -> Session:
+        """The session of that id, opened when it is new, its context hydrated (``Sessions.open``)."""
+        return await self.sessions.open(session_id, principal=principal, tenant=tenant, scopes=scopes, expires=expires)
+
+    async def turn(self, agent: Agent, session: Session, text: str, *, key: str = "") -> TurnReply:
+        """Give the agent a message of the session's principal and see it through (``Sessions.turn``)."""
+        return await self.sessions.turn(agent, session, text, key=key)
 
     # Pursuing
 
@@ -553,6 +602,8 @@ def open_runtime(
     app: App | None = None,
     *,
     services: Mapping[str, Any] | None = None,
+    models: Models | None = None,
+    judges: Models | None = None,
     clock: Clock | None = None,
 ) -> Runtime:
     """A runtime for a ``with`` or ``async with`` block, which closes it. StoreFault, UsageFault when the store or the
@@ -560,7 +611,7 @@ def open_runtime(
     places = find_places(store)
     places.make()
     used = clock or SystemClock()
-    return Runtime(places, open_log(places.store_url, used.now_ms), used, app, services)
+    return Runtime(places, open_log(places.store_url, used.now_ms), used, app, services, models, judges)
 
 
 __all__ = ["Observer", "Outcome", "Runtime", "SyncRuntime", "open_runtime"]

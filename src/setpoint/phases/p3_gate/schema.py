@@ -40,6 +40,14 @@ def check_schema(call: Call, tool: Tool) -> Refusal | None:
     return None
 
 
+def violation(schema: dict[str, Any], arguments: Any) -> tuple[str, str] | None:
+    """The first violation of any JSON Schema, as (JSON pointer, message); None when there is none."""
+    validator = _validator("", msgspec.json.encode(schema, order="sorted"))
+    for error in () if validator.is_valid(arguments) else validator.iter_errors(arguments):
+        return "".join(f"/{_escape(step)}" for step in error.instance_path), str(error.message)[:600]
+    return None
+
+
 def _escape(step: Any) -> str:
     return str(step).replace("~", "~0").replace("/", "~1")
 
