@@ -125,8 +125,9 @@ def test_of_keys_given_up_and_claimed_at_once_the_order_decides(run):
 
 def test_a_key_given_up_without_waiting_and_claimed_in_the_next_append_is_held(run):
     async def body(log):
-        lease, head = begin(log), EMPTY
+        lease = begin(log)
         begin(log, "t-2")  # in company appends wait for each other and share a batch
+        head = await log.append(lease, EMPTY, drafts("a stream that is known takes the short way"))
         for _ in range(2):  # first it is not held, then it is
             head = await log.append(lease, head, drafts("a"), durable=False, beside=Beside(releases=("k",)))
             head = await log.append(lease, head, drafts("b"), beside=Beside(claims=("k",)))
