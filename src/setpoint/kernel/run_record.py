@@ -184,6 +184,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     controls: tuple[Control, ...] = ()
     inbox_position: int = 0
     spent: Spent = Spent()
+    cursors: dict[str, int] = {}  # route of a judge -> its position in a script
     effects_made: int = 0
     # Durability
     fence: int = 0
@@ -521,6 +522,7 @@ def _charged(record: RunRecord, event: ModelReplied | ModelFailed) -> RunRecord:
     spent = record.spent
     return replace(
         record,
+        cursors=record.cursors if event.cursor is None else {**record.cursors, event.route: event.cursor},
         spent=replace(
             spent,
             input_tokens=spent.input_tokens + event.input_tokens,

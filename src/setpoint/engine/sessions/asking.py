@@ -7,14 +7,15 @@ from typing import Any
 
 import msgspec
 
+from setpoint.engine.model_events import model_failed, model_replied
 from setpoint.engine.sessions.hand import SessionHand
 from setpoint.kernel import limits
-from setpoint.kernel.events import ModelFailed, ModelReplied, Routed
-from setpoint.kernel.proposal import Reply, Usage
+from setpoint.kernel.events import Routed
+from setpoint.kernel.proposal import Reply
 from setpoint.kernel.spelling import encodable, encodable_json
-from setpoint.phases.p2_proposal.invoke import Answered, Failed, invoke, price
+from setpoint.phases.p2_proposal.invoke import Answered, Failed, invoke
 from setpoint.phases.p2_proposal.routing import TRANSIENT
-from setpoint.ports.proposer import Context, Proposer
+from setpoint.ports.proposer import Context
 
 
 async def ask_model(hand: SessionHand, context: Context) -> str:
@@ -25,48 +26,14 @@ async def ask_model(hand: SessionHand, context: Context) -> str:
         asked = replace(context, cursor=hand.record.cursors.get(proposer.route, 0))
         match await invoke(proposer, asked, limits.MODEL_CALL_MS_MAX, hand.clock):
             case Answered() as answered:
-                await hand.journal.write(replied(hand, proposer, answered))
+                spilled = hand.journal.spill(encodable_json(answered.reply.document()))
+                await hand.journal.write(model_replied(proposer, answered, *spilled))
                 return ""
             case Failed() as failure:
                 why = f"{proposer.route} failed ({failure.fault.kind}): {encodable(failure.fault.message)[:500]}"
                 await hand.journal.write(model_failed(proposer, failure))
                 await _after(hand, failure, why)
     return why
-
-
-def replied(hand: SessionHand, proposer: Proposer, answered: Answered) -> ModelReplied:
-    reply = answered.reply
-    inline, ref = hand.journal.spill(encodable_json(reply.document()))
-    return ModelReplied(
-        route=proposer.route,
-        stop=reply.stop,
-        reply=inline,
-        reply_ref=ref,
-        input_tokens=reply.usage.input_tokens,
-        output_tokens=reply.usage.output_tokens,
-        cached_tokens=reply.usage.cached_tokens,
-        usd_micros=price(reply.usage, proposer.limits),
-        latency_ms=answered.latency_ms,
-        model=encodable(reply.model),
-        cursor=reply.cursor,
-    )
-
-
-def model_failed(proposer: Proposer, failure: Failed) -> ModelFailed:
-    fault = failure.fault
-    spent = fault.usage if isinstance(fault.usage, Usage) else Usage()
-    return ModelFailed(
-        route=proposer.route,
-        kind=fault.kind,
-        message=encodable(fault.message)[:500],
-        input_tokens=spent.input_tokens,
-        output_tokens=spent.output_tokens,
-        cached_tokens=spent.cached_tokens,
-        usd_micros=price(spent, proposer.limits),
-        latency_ms=failure.latency_ms,
-        retry_after_ms=fault.retry_after_ms or 0,
-        cursor=fault.cursor,
-    )
 
 
 async def _after(hand: SessionHand, failure: Failed, why: str) -> None:
