@@ -247,6 +247,28 @@ class ChildStarted(Event, frozen=True):
     run_id: str
 
 
+class Made(msgspec.Struct, frozen=True):
+    """An effect of a child that stands and can be taken back. ``node`` is its path behind that of the child's node."""
+
+    node: str
+    capability: str
+    effect: str
+    key: str
+    claim: str
+    arguments: Ref
+    arguments_digest: str
+    result: Ref | None = None
+
+
+class ChildEnded(Event, frozen=True):
+    """A child has ended. What it made is now its parent's to take back; ``pivot``: it made what nothing takes back."""
+
+    node: str
+    run_id: str
+    made: list[Made] = []
+    pivot: str = ""
+
+
 class Migrated(Event, frozen=True):
     """The run goes on under another definition."""
 
@@ -279,6 +301,7 @@ RunEventUnion = (
     | RunPaused
     | RunResumed
     | ChildStarted
+    | ChildEnded
     | Migrated
     | ControlRequested
     | ControlApplied

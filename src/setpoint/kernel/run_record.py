@@ -32,6 +32,7 @@ from setpoint.kernel.run_events import (
     ApprovalResolved,
     ApprovalSigned,
     BlockEntered,
+    ChildEnded,
     ChildStarted,
     Compensated,
     EffectDelivered,
@@ -98,13 +99,14 @@ class Effect(msgspec.Struct, frozen=True):
     arguments: Ref
     arguments_digest: str
     attempt: int
-    status: str  # queued | pending | unknown | not_sent | happened
+    status: str  # queued | pending | unknown | not_sent | happened | declined
     sent_at_ms: int
-    doubt_at_ms: int = 0
+    doubt_at_ms: int = 0  # when the newest attempt was sent that may still count, though the last did not; 0: none may
     compensates: str = ""
     compensator: str = ""
     result: Ref | None = None
     ticket_id: str = ""
+    message: str = ""  # what the other side said, or why it was not sent
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -163,7 +165,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""  # why it is paused, unwinding or over
     message: str = ""
     finished_code: int = -1
-    end: str = ""  # what an unwinding leads to
+    end: str = ""  # what an unwinding leads to, and why; a pause on the way has reasons of its own
+    end_reason: str = ""
+    end_message: str = ""
     step: int = 0  # nodes completed: the turn of an envelope
     last_event_at: str = ""
     # Position
@@ -412,10 +416,10 @@ def _queued(record: RunRecord, event: EffectQueued) -> RunRecord:
 
 def _delivered(record: RunRecord, event: EffectDelivered) -> RunRecord:
     effect = record.effects[event.node]
-    if event.status == "declined":
-        return replace(record, effects=_without(record.effects, event.node))
-    if event.status == "not_sent":
-        return _with_status(record, event.node, "not_sent")
+    if event.status in ("declined", "not_sent"):  # a no is kept: whoever comes back to the node must not ask again
+        record = _with_status(record, event.node, event.status)
+        effect = replace(record.effects[event.node], message=event.message, doubt_at_ms=0)
+        return replace(record, effects={**record.effects, event.node: effect})
     record = replace(
         record,
         effects={**record.effects, event.node: replace(effect, status="happened", result=event.result)},
@@ -454,8 +458,14 @@ def _unknown(record: RunRecord, event: EffectUnknown) -> RunRecord:
 
 
 def _settled(record: RunRecord, event: EffectSettled) -> RunRecord:
-    """``happened`` is followed by the delivery it found; anything else means that it was not sent."""
-    return record if event.verdict == "happened" else _with_status(record, event.node, "not_sent")
+    """``happened`` is followed by the delivery it found. Else it may be sent again, with its doubt or free of it."""
+    if event.verdict == "happened":
+        return record
+    record = _with_status(record, event.node, "not_sent")
+    effect = record.effects[event.node]
+    effect = replace(effect, doubt_at_ms=effect.sent_at_ms if event.verdict == "resend" else 0)
+    attempts = record.attempts if event.by == "probe" else _without(record.attempts, event.node)  # a person: anew
+    return replace(record, effects={**record.effects, event.node: effect}, attempts=attempts)
 
 
 def _late(record: RunRecord, event: LateResult) -> RunRecord:
@@ -469,8 +479,11 @@ def _unwinding(record: RunRecord, event: UnwindStarted) -> RunRecord:
         reason=event.reason,
         message=event.message,
         end=event.end,
+        end_reason=event.reason,
+        end_message=event.message,
         finished_code=event.code,
         waits={},
+        attempts={},
     )
 
 
@@ -489,12 +502,28 @@ def _paused(record: RunRecord, event: RunPaused) -> RunRecord:
 
 
 def _resumed(record: RunRecord, event: RunResumed) -> RunRecord:
+    """The nodes that stopped it are done anew: attempts are counted from 0, and what was declined is asked again."""
     state: RunState = "UNWINDING" if record.end else "RUNNING"
-    return replace(record, state=_to(record, state), reason="", message="", attempts={})
+    effects = {node: effect for node, effect in record.effects.items() if effect.status != "declined"}
+    reason, message = record.end_reason, record.end_message
+    return replace(record, state=_to(record, state), reason=reason, message=message, attempts={}, effects=effects)
 
 
 def _child(record: RunRecord, event: ChildStarted) -> RunRecord:
     return replace(record, children={**record.children, event.node: event.run_id})
+
+
+def _child_ended(record: RunRecord, event: ChildEnded) -> RunRecord:
+    """What the child made and did not take back is this run's to take back, unless there is no way back any more."""
+    children = _without(record.children, event.node)
+    if event.pivot:
+        return replace(record, children=children, pivot=event.pivot, undo=())
+    known = {done.node for done in record.undo}
+    made = (
+        Done(m.node, m.capability, m.effect, m.key, m.claim, m.arguments, m.arguments_digest, m.result)
+        for m in event.made
+    )
+    return replace(record, children=children, undo=(*record.undo, *(done for done in made if done.node not in known)))
 
 
 def _migrated(record: RunRecord, event: Migrated) -> RunRecord:
@@ -580,6 +609,7 @@ _FOLDS: Final[dict[type[Event], Any]] = {
     RunPaused: _paused,
     RunResumed: _resumed,
     ChildStarted: _child,
+    ChildEnded: _child_ended,
     Migrated: _migrated,
     ControlRequested: _control_requested,
     ControlApplied: _control_applied,

@@ -44,9 +44,9 @@ class CrashingLog:
             if left is not None:
                 self.left = left - len(events)
             return head
-        if left:
+        if left and not (beside and beside.statements and left < len(events)):  # the user's rows stand with them all
             whole = checkpoint if left == len(events) else None
-            part = beside if left == len(events) else _without_statements(beside)
+            part = beside if left == len(events) else _claims_of(beside)
             await self._inner.append(
                 lease, expected, events[:left], durable=True, payloads=payloads, checkpoint=whole, beside=part
             )
@@ -65,7 +65,7 @@ class CrashingLog:
         return getattr(self._inner, name)
 
 
-def _without_statements(beside: Beside | None) -> Beside | None:
+def _claims_of(beside: Beside | None) -> Beside | None:
     """What may be down when not all events are: a claim with half its events is harsher than none."""
     return None if beside is None else Beside(claims=beside.claims)
 

@@ -106,20 +106,32 @@ async def call(hand: Hand, node: Call, path: str, static: str, block: str) -> No
     effect = calling.effect
     if effect is None:
         return await _first(calling)
-    if effect.status == "happened":
-        return await _complete(calling, hand.journal.load(effect.result) if effect.result else None)
-    if effect.status == "unknown":
-        raise Parked
+    match effect.status:
+        case "happened":
+            return await _stands(calling, effect)
+        case "declined":  # whoever recorded it died before the run was taken back
+            raise Fails("Declined", f"{path}: {effect.message}")
+        case "unknown":
+            raise Parked
+        case _:
+            pass
     wait = hand.record.waits.get(path)
     if wait is not None and hand.clock.now_ms() < wait.at_ms:
         raise Parked
-    if effect.status in ("queued", "pending"):
-        doubt_at_ms = await _settle(calling, effect)
-        if calling.effect is None:  # it happened, and the node is done
+    if is_in_doubt(effect):
+        await _settle(calling, effect)
+        effect = calling.effect
+        if effect is None:  # it happened, and the node is done
             return None
-        effect = replace(effect, doubt_at_ms=doubt_at_ms)
+    if not await _may_send(calling, effect):
+        return None
     arguments = hand.journal.load(effect.arguments)
     return await _send(calling, arguments, effect.key, effect.claim, again=effect)
+
+
+def is_in_doubt(effect: Effect) -> bool:
+    """Sent, or about to be, and nothing known of it."""
+    return effect.status in ("queued", "pending")
 
 
 async def _first(calling: Calling) -> None:
@@ -132,8 +144,8 @@ async def _first(calling: Calling) -> None:
     _require_precondition(calling)
     if not contract.is_effect:
         return await _look(calling, arguments)
-    await require_approval(hand, contract, calling.path, calling.static, arguments)
-    key = calling.effector.key(arguments) or call_key(hand.run_id, 0, 0, calling.path, exact(arguments))
+    own = run_code(hand, calling.path, "the key", calling.effector.key, arguments)
+    key = own or call_key(hand.run_id, 0, 0, calling.path, exact(arguments))
     return await _send(calling, arguments, key, f"{contract.name}:{key}")
 
 
@@ -179,6 +191,8 @@ def _refuse(calling: Calling, reason: str, message: str) -> None:
 async def _look(calling: Calling, arguments: Values) -> None:
     """A read is recorded after it happened: it has no intent, no claim, and may simply be done again."""
     attempt = calling.failures + 1
+    if attempt > calling.contract.retry.attempts:  # whoever recorded the last one died before the run was taken back
+        raise Fails("AttemptsExhausted", f"{calling.path} failed {attempt - 1} times")
     _admit(calling)
     outcome, _ = await _perform(calling, arguments, "", attempt)
     match outcome:
@@ -218,21 +232,21 @@ async def _send(calling: Calling, arguments: Values, key: str, claim: str, *, ag
         compensator=contract.name if contract.has_compensator else "",
         ticket_id=ticket.ticket_id if ticket is not None and ticket.outcome == "granted" else "",
     )
-    statements = calling.effector.statements(calling.context(key, attempt), arguments)
+    context = calling.context(key, attempt)
+    statements = run_code(hand, calling.path, "the statements", calling.effector.statements, context, arguments)
     try:
         if statements is not None:
-            return await _with_the_log(calling, intent, statements)
-        await hand.journal.write(intent, claims=(claim,))
+            return await _with_the_log(calling, intent, statements, is_first=again is None)
+        await hand.journal.write(intent, claims=(claim,), is_first=again is None)
     except DuplicateEffect as fault:
         return await _reuse(calling, encoded, key, claim, fault.holder)
     outcome, took_ms = await _perform(calling, arguments, key, attempt)
     return await _record(calling, outcome, intent, took_ms)
 
 
-async def _with_the_log(calling: Calling, intent: EffectQueued, statements: Any) -> None:
+async def _with_the_log(calling: Calling, intent: EffectQueued, statements: Any, *, is_first: bool) -> None:
     """Rows of the same database: intent, effect and result are one transaction, and there is no doubt to settle."""
-    values = calling.code.absorb(calling.hand.state_at(calling.path), None)
-    kept, refs = calling.hand.journal.spill(values)
+    kept, refs = calling.hand.journal.spill(_absorbed(calling, None))
     try:
         await calling.hand.journal.write(
             intent,
@@ -240,6 +254,7 @@ async def _with_the_log(calling: Calling, intent: EffectQueued, statements: Any)
             NodeCompleted(node=calling.path, block=calling.block, values=kept, refs=refs),
             claims=(intent.claim,),
             statements=statements,
+            is_first=is_first,
         )
     except StatementRefused as fault:
         calling.hand.journal.add(NodeFailed(node=calling.path, kind="declined", message=fault.message))
@@ -260,8 +275,7 @@ async def _perform(calling: Calling, arguments: Values, key: str, attempt: int) 
         outcome = InDoubt(reason) if contract.is_effect else NotSent(reason)
     except Exception as error:  # noqa: BLE001  # a capability may raise anything, and none of it may end the worker
         outcome = outcome_of(error, contract.effect)
-    if not isinstance(outcome, Later):
-        _heard(calling, outcome)
+    _heard(calling, Done(None) if isinstance(outcome, Later) else outcome)
     return outcome, hand.clock.monotonic_ms() - began
 
 
@@ -269,6 +283,11 @@ async def _record(calling: Calling, outcome: EffectOutcome | Later, intent: Effe
     hand, path, attempt = calling.hand, calling.path, calling.failures + 1
     key, claim = intent.key, intent.claim
     asked_for = getattr(outcome, "retry_after_ms", None)
+    effect = calling.effect
+    assert effect is not None
+    if effect.status == "happened":  # its report was quicker than its reply
+        await _stands(calling, effect)
+        return
     if not isinstance(outcome, Later):
         outcome = of_the_effect(
             outcome,
@@ -287,43 +306,58 @@ async def _record(calling: Calling, outcome: EffectOutcome | Later, intent: Effe
             raise Fails("Declined", f"{path}: {reason}")
         case NotSent():
             hand.journal.add(EffectDelivered(node=path, key=key, status="not_sent", message=outcome.reason))
-            await _again(calling, outcome, attempt, claim)
+            await _again(calling, outcome, attempt)
         case InDoubt(reason):
             hand.journal.add(NodeFailed(node=path, kind="in_doubt", message=reason, attempt=attempt))
-            effect = calling.effect
-            assert effect is not None
-            doubt_at_ms = await _settle(calling, effect)
+            await _settle(calling, effect)
             if calling.effect is not None:
-                await _again(calling, NotSent(reason, asked_for), attempt, claim, is_in_doubt=doubt_at_ms > 0)
+                await _again(calling, NotSent(reason, asked_for), attempt)
         case Later(within_ms):
             await hand.journal.write(EffectPending(node=path, key=key, until_ms=hand.clock.now_ms() + within_ms))
             raise Parked
 
 
-async def _again(
-    calling: Calling, outcome: NotSent, attempt: int, claim: str = "", *, is_in_doubt: bool = False
-) -> None:
-    """Another attempt after a pause, by a durable timer, or the end when there were enough.
-
-    The end of a call that surely had no effect gives its key back; one that is in doubt is for a person to settle.
-    """
+async def _again(calling: Calling, outcome: NotSent, attempt: int) -> None:
+    """Another attempt after a pause, by a durable timer, or the end when there were enough."""
     hand, path = calling.hand, calling.path
     pause = calling.contract.retry.next_pause_ms(outcome, attempt, hand.shared.chance())
     kind = "rate_limited" if outcome.retry_after_ms is not None else "transient"
+    at = 0 if pause is None else hand.clock.now_ms() + pause
+    failed = NodeFailed(node=path, kind=kind, message=outcome.reason, attempt=attempt, retry_at_ms=at)
     if pause is not None:
-        at = hand.clock.now_ms() + pause
-        await hand.journal.write(
-            NodeFailed(node=path, kind=kind, message=outcome.reason, attempt=attempt, retry_at_ms=at)
-        )
+        await hand.journal.write(failed)
         raise Parked
-    failed = NodeFailed(node=path, kind=kind, message=outcome.reason, attempt=attempt)
+    hand.journal.add(failed)
     effect = calling.effect
-    if is_in_doubt and effect is not None:
-        reason = f"{attempt} attempts told nothing for certain; the last: {outcome.reason}"
-        await hand.journal.write(failed, EffectUnknown(node=path, key=effect.key, reason=reason))
+    if effect is None:
+        raise Fails("AttemptsExhausted", f"{path} failed {attempt} times, the last time: {outcome.reason}")
+    await _may_send(calling, effect)
+
+
+async def _may_send(calling: Calling, effect: Effect) -> bool:
+    """Whether there are attempts left for an effect that may be sent again; False when it turns out that it happened.
+
+    The end of one that surely was not made gives its key back and fails the run. One in doubt is looked for once more
+    when nothing can arrive any more; without a probe it is for a person to settle.
+    """
+    hand, path, made = calling.hand, calling.path, calling.failures
+    if made < calling.contract.retry.attempts:
+        return True
+    if effect.doubt_at_ms and calling.contract.has_probe:
+        arrived_ms = effect.doubt_at_ms + bound_ms(calling.contract)
+        if hand.clock.now_ms() < arrived_ms:
+            await hand.journal.write(TimerSet(node=path, at_ms=arrived_ms, why="probe"))
+            raise Parked
+        await _settle(calling, effect)
+        if calling.effect is None:
+            return False
+    elif effect.doubt_at_ms:
+        reason = f"{made} attempts told nothing for certain"
+        await hand.journal.write(EffectUnknown(node=path, key=effect.key, reason=reason))
         raise Parked
-    await hand.journal.write(failed, releases=(claim,) if claim else ())
-    raise Fails("AttemptsExhausted", f"{path} failed {attempt} times, the last time: {outcome.reason}")
+    await hand.journal.write(releases=(effect.claim,))
+    last = f", the last time: {effect.message}" if effect.message else ""
+    raise Fails("AttemptsExhausted", f"{path} failed {made} times{last}")
 
 
 async def _delivered(calling: Calling, key: str, result: Any, how: str, took_ms: int = 0, *before: Event) -> None:
@@ -340,6 +374,11 @@ async def _delivered(calling: Calling, key: str, result: Any, how: str, took_ms:
     await hand.journal.write(*before, delivered, NodeCompleted(node=path, block=calling.block, values=kept, refs=refs))
 
 
+async def _stands(calling: Calling, effect: Effect) -> None:
+    """The effect is on record; what is left is the node's completion."""
+    await _complete(calling, None if effect.result is None else calling.hand.journal.load(effect.result))
+
+
 async def _complete(calling: Calling, result: Any) -> None:
     kept, refs = calling.hand.journal.spill(_absorbed(calling, result))
     await calling.hand.journal.write(NodeCompleted(node=calling.path, block=calling.block, values=kept, refs=refs))
@@ -351,9 +390,13 @@ def _absorbed(calling: Calling, result: Any) -> Values:
 
 
 async def _reuse(calling: Calling, arguments: Ref, key: str, claim: str, holder: str) -> None:
-    """Another run holds the key: its stored result, when it did the same; a conflict when not, or not yet (R138)."""
+    """Another run, or node of this one, holds the key: its stored result, when it did the same; a conflict when not, or
+    not yet (R138). A node waits for one of its own run that is not done."""
     hand, path = calling.hand, calling.path
-    found = _made_by(hand, holder, claim)
+    others = [effect for node, effect in hand.record.effects.items() if node != path and effect.claim == claim]
+    if holder == hand.run_id and any(effect.status not in ("happened", "declined") for effect in others):
+        raise Parked
+    found = None if _is_taken_back(hand, claim, key) else _made_by(hand, holder, claim)
     if found is None or found[0] != arguments.ref:
         state = "has made it with other arguments" if found else "has it under way, or has taken it back"
         message = f"the effect {key!r} of {path} belongs to run {holder}, which {state}; nothing was sent"
@@ -365,6 +408,16 @@ async def _reuse(calling: Calling, arguments: Ref, key: str, claim: str, holder:
         EffectReused(node=path, key=key, holder=holder),
         NodeCompleted(node=path, block=calling.block, values=kept, refs=refs),
     )
+
+
+def _is_taken_back(hand: Hand, claim: str, key: str) -> bool:
+    """Whether anybody, the run that made it or the parent of that run, has begun to take the effect back."""
+    return hand.journal.log.claimant(f"{claim.removesuffix(key)}{undo_key(key)}") is not None
+
+
+def undo_key(key: str) -> str:
+    """The key under which an effect is taken back."""
+    return f"undo:{key}"
 
 
 def _made_by(hand: Hand, holder: str, claim: str) -> tuple[str, Ref | None] | None:
@@ -389,25 +442,26 @@ def _made_by(hand: Hand, holder: str, claim: str) -> tuple[str, Ref | None] | No
 # Settling
 
 
-async def _settle(calling: Calling, effect: Effect) -> int:
-    """Settle an effect in doubt. Afterwards it happened (and the node is done), or it is free to be sent again.
-
-    Returns when an attempt was sent that may still count, 0 when none may. Parked when it is too early to tell, when
-    the probe could not look, or when only a person can say.
+async def _settle(calling: Calling, effect: Effect) -> None:
+    """Settle an effect in doubt. Afterwards it happened (and the node is done), or it is free to be sent again, with
+    what doubt is left (``doubt_at_ms``). Parked when it is too early to tell, when the probe could not look, or when
+    only a person can say.
     """
     hand, path = calling.hand, calling.path
     arguments = hand.journal.load(effect.arguments)
     ruled, was_in_flight = await settlement(calling, effect, arguments)
+    now = calling.effect
+    if now is not None and now.status == "happened":  # a report came while the probe looked
+        await _stands(calling, now)
+        return
     match ruled:
         case Reconstructed(result):
             settled = EffectSettled(node=path, key=effect.key, verdict="happened")
             await _delivered(calling, effect.key, result, "reconstructed", 0, settled)
-            return 0
         case Resend():
             is_certain = calling.contract.has_probe and not was_in_flight
             verdict = "not_happened" if is_certain else "resend"
             hand.journal.add(EffectSettled(node=path, key=effect.key, verdict=verdict))
-            return 0 if is_certain else effect.sent_at_ms
         case ProbeLater():
             at = effect.sent_at_ms + bound_ms(calling.contract)
             await hand.journal.write(TimerSet(node=path, at_ms=at, why="probe"))

@@ -18,7 +18,7 @@ from setpoint.kernel import limits
 from setpoint.kernel.errors import DuplicateEffect, LogCorrupt, StatementRefused, UnknownTrajectory
 from setpoint.kernel.events import Event, Ref, encode
 from setpoint.kernel.keys import digest_bytes
-from setpoint.kernel.run_events import decode
+from setpoint.kernel.run_events import EffectQueued, decode
 from setpoint.kernel.run_record import RunRecord, Scope, fold_run
 from setpoint.ports.clock import Clock
 from setpoint.ports.log import WAKE_AS_BEFORE, ZERO_HASH, Beside, Draft, Head, Lease, Log, Statement
@@ -42,7 +42,8 @@ class RunJournal:
         self._observer = observer
         self._lock = asyncio.Lock()
         self._added: list[Event] = []
-        self._payloads: list[bytes] = []
+        self._broken: BaseException | None = None
+        self._payloads: dict[str, bytes] = {}  # not durable yet
         self._recent: dict[str, bytes] = {}
         self._checkpoint_seq = record.seq
 
@@ -58,14 +59,21 @@ class RunJournal:
         releases: Sequence[str] = (),
         wake_ms: int = WAKE_AS_BEFORE,
         statements: Sequence[Statement] = (),
+        is_first: bool = False,
     ) -> None:
-        """Append durably, with what goes down beside. DuplicateEffect and StatementRefused: nothing happened."""
+        """Append durably, with what goes down beside. DuplicateEffect and StatementRefused: nothing happened.
+
+        ``is_first``: the claims must be new to this run, too; DuplicateEffect names it as the holder when they are not.
+        After any other fault nobody knows what the log holds, so every later write raises that fault again.
+        """
         beside = None
         if claims or releases or statements or wake_ms != WAKE_AS_BEFORE:
             beside = Beside(tuple(claims), tuple(releases), wake_ms, tuple(statements))
         async with self._lock:
             if self._added and (claims or statements):  # what was added stands even when this is refused
                 await self._append([], None)
+            if is_first:
+                self._require_new(claims)
             await self._append(events, beside)
 
     async def flush(self) -> None:
@@ -74,9 +82,26 @@ class RunJournal:
             if self._added or self._payloads:
                 await self._append([], None)
 
+    def _require_new(self, claims: Sequence[str]) -> None:
+        """The store takes a claim that its stream holds already for no change; two nodes with one key are two effects.
+
+        Under the lock, so that of two blocks beside each other only one gets through.
+        """
+        for claim in claims:
+            if self.log.claimant(claim) == self.lease.stream and self._has_intent(claim):
+                message = f"another node of {self.lease.stream} has claimed {claim!r} already"
+                raise DuplicateEffect(message, key=claim, holder=self.lease.stream)
+
+    def _has_intent(self, claim: str) -> bool:
+        """Whether the log says what the claim is for. Looked for only where the claim is this run's already."""
+        queued = (decode(s.type, s.data) for s in self.log.read(self.lease.stream) if s.type == EffectQueued.__name__)
+        return any(isinstance(intent, EffectQueued) and intent.claim == claim for intent in queued)
+
     async def _append(self, events: Sequence[Event], beside: Beside | None) -> None:
+        if self._broken is not None:
+            raise self._broken
         added, self._added = self._added, []
-        payloads, self._payloads = self._payloads, []
+        payloads = dict(self._payloads)
         now = timestamp(self._clock.now_ms())
         record = self.record
         for event in events:
@@ -88,11 +113,16 @@ class RunJournal:
             checkpoint = _json.encode(replace(record, last_event_at=now))
         try:
             self.head = await self.log.append(
-                self.lease, self.head, drafts, payloads=payloads, checkpoint=checkpoint, beside=beside
+                self.lease, self.head, drafts, payloads=[*payloads.values()], checkpoint=checkpoint, beside=beside
             )
         except (DuplicateEffect, StatementRefused):
-            self._payloads = [*payloads, *self._payloads]  # some are of blocks beside this one
+            self._added = [*added, *self._added]  # of blocks beside this one, which go on
             raise
+        except BaseException as fault:
+            self._broken = fault
+            raise
+        for digest in payloads:
+            del self._payloads[digest]
         if checkpoint is not None:
             self._checkpoint_seq = record.seq
         # Blocks beside this one may have added facts while the store wrote: those follow in the log, too.
@@ -114,7 +144,7 @@ class RunJournal:
 
     def store_bytes(self, data: bytes) -> Ref:
         digest = digest_bytes(data)
-        self._payloads.append(data)
+        self._payloads[digest] = data
         self._recent[digest] = data
         if len(self._recent) > _RECENT:
             self._recent.pop(next(iter(self._recent)))
@@ -125,7 +155,7 @@ class RunJournal:
         return msgspec.json.decode(self.load_bytes(ref))
 
     def load_bytes(self, ref: Ref) -> bytes:
-        data = self._recent.get(ref.ref)
+        data = self._recent.get(ref.ref) or self._payloads.get(ref.ref)
         return self.log.payload(ref.ref) if data is None else data
 
     def spill(self, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Ref]]:

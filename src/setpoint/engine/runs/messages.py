@@ -60,7 +60,7 @@ def _signal(hand: Hand, request: Request, key: str, position: int) -> None:
 def _result(hand: Hand, request: Request, key: str, position: int) -> None:
     """A report on an effect that the other side had accepted. One that nothing waits for is dropped, on record."""
     said = _read(request.argument)
-    effect = _effect_of(hand, str(said.get("key", "")), "pending")
+    effect = _effect_of(hand, str(said.get("key", "")), *_REPORTED_ON)
     if effect is None:
         reason = "no effect under that key waits for a report"
         hand.journal.add(LateResult(key=str(said.get("key", "")), position=position, reason=reason))
@@ -68,6 +68,7 @@ def _result(hand: Hand, request: Request, key: str, position: int) -> None:
     hand.journal.add(_requested(request, key, position))
     result = hand.journal.store(said.get("result"))
     hand.journal.add(EffectDelivered(node=effect.node, key=effect.key, status="done", how="inbox", result=result))
+    hand.journal.add(_requested(request, key, position))  # behind what it says: the message is taken by its position
     hand.journal.add(ControlApplied(request_id=key, action="result"))
 
 
@@ -75,9 +76,9 @@ def _settle(hand: Hand, request: Request, key: str, position: int) -> None:
     """A person says what became of an effect that nobody could tell."""
     said = _read(request.argument)
     effect = _effect_of(hand, str(said.get("key", "")), "unknown")
-    hand.journal.add(_requested(request, key, position))
     verdict = said.get("verdict")
     if effect is None or verdict not in ("happened", "not_happened"):
+        hand.journal.add(_requested(request, key, position))
         hand.journal.add(ControlApplied(request_id=key, action="none"))
         return
     message = str(said.get("message", ""))
@@ -87,12 +88,13 @@ def _settle(hand: Hand, request: Request, key: str, position: int) -> None:
         found = said.get("result")
         result = None if found is None else hand.journal.store(found)
         hand.journal.add(EffectDelivered(node=effect.node, key=effect.key, status="done", how="person", result=result))
+    hand.journal.add(_requested(request, key, position))
     hand.journal.add(ControlApplied(request_id=key, action="settle"))
 
 
 def _effect_of(hand: Hand, key: str, status: str) -> Effect | None:
     for effect in hand.record.effects.values():
-        if effect.key == key and effect.status == status:
+        if effect.key == key and effect.status in statuses:
             return effect
     return None
 

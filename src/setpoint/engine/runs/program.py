@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +102,17 @@ class Program:
     """(input, first state) as plain JSON, checked."""
     on_bug: str = "pause"  # pause | fail
     guards: Mapping[str, Guard] = field(default_factory=dict[str, Guard])
+
+    def effector(self, capability: str) -> Effector:
+        """A capability that this workflow calls, or one that it starts. KeyError when none of them does."""
+        found = self.effectors.get(capability)
+        if found is not None:
+            return found
+        for code in self.code.values():
+            if isinstance(code, ChildCode):
+                with suppress(KeyError):
+                    return code.program.effector(capability)
+        raise KeyError(capability)
 
     @classmethod
     def of(

@@ -7,11 +7,11 @@ from typing import Any
 
 from setpoint.engine.runs.hand import Asked, Fails, Hand, Parked, Pauses, run_code
 from setpoint.engine.runs.messages import take_messages
-from setpoint.engine.runs.unwind import unwind
+from setpoint.engine.runs.unwind import is_started, unwind
 from setpoint.engine.runs.walk import walk
 from setpoint.kernel.events import ControlApplied, Event, Finished
 from setpoint.kernel.record import Control
-from setpoint.kernel.run_events import RunPaused, RunResumed, UnwindStarted
+from setpoint.kernel.run_events import EffectSettled, RunPaused, RunResumed, UnwindStarted
 from setpoint.kernel.run_record import RunRecord
 from setpoint.ports.log import NO_WAKE, WAKE_BY_MESSAGE
 
@@ -22,18 +22,32 @@ async def pursue(hand: Hand) -> RunRecord:
     while not hand.record.is_terminal:
         take_messages(hand)
         await _apply_controls(hand)
+        before = _progress(hand)
         match hand.record.state:
             case "RUNNING":
                 rests = await _rests(hand, _go_on)
             case "UNWINDING":
                 rests = await _rests(hand, _go_back)
             case "PAUSED":
-                rests = True
+                rests = not await _is_free_again(hand)
             case _:
                 break
-        if rests and await _park(hand):
+        if rests and _progress(hand) == before and await _park(hand):
             break
     return hand.record
+
+
+def _progress(hand: Hand) -> tuple[int, int]:
+    """What one block got done, or heard, may be what another waits for: then the run is walked once more."""
+    return hand.record.step, hand.record.inbox_position
+
+
+async def _is_free_again(hand: Hand) -> bool:
+    """Whether a run may go on that paused because an effect could not be taken back: a person has settled it."""
+    if hand.record.reason != "CompensationFailed" or hand.record.unknown:
+        return False
+    await hand.journal.write(RunResumed(by="settlement"))
+    return True
 
 
 async def _rests(hand: Hand, move: Callable[[Hand], Any]) -> bool:
@@ -60,7 +74,7 @@ async def _go_on(hand: Hand) -> None:
 async def _go_back(hand: Hand) -> None:
     await unwind(hand)
     record = hand.record
-    await _finish(hand, record.end, record.reason, record.message, record.finished_code)
+    await _finish(hand, record.end, record.end_reason, record.end_message, record.finished_code)
 
 
 async def _fail(hand: Hand, stop: Fails) -> None:
@@ -71,16 +85,18 @@ async def _fail(hand: Hand, stop: Fails) -> None:
         )
         await hand.journal.write(RunPaused(reason="AfterPivot", message=message[:4000]))
         return
+    declined = [effect.claim for effect in hand.record.effects.values() if effect.status == "declined"]
     await hand.journal.write(
-        UnwindStarted(reason=stop.reason, message=stop.message[:4000], end="FAILED", code=stop.code)
+        UnwindStarted(reason=stop.reason, message=stop.message[:4000], end="FAILED", code=stop.code),
+        releases=declined,
     )
 
 
-async def _finish(hand: Hand, state: str, reason: str, message: str, code: int) -> None:
+async def _finish(hand: Hand, state: str, reason: str, message: str, code: int, *after: Event) -> None:
     """The only exit. A run that another waits for is looked at once more, to tell it (``Runs.tell_parent``)."""
     wake = 0 if hand.record.parent_node else NO_WAKE
     finished = Finished(state=state, reason=reason, message=message, code=code)
-    await hand.journal.write(finished, wake_ms=wake)
+    await hand.journal.write(finished, *after, wake_ms=wake)
 
 
 async def _park(hand: Hand) -> bool:
@@ -104,32 +120,41 @@ async def _apply_controls(hand: Hand) -> None:
 
 
 async def _apply(hand: Hand, control: Control) -> None:
+    """Do what was asked. That it was is recorded behind what it did, in one append: it is never lost in between."""
     state = hand.record.state
     applied = ControlApplied(request_id=control.request_id, action=control.action)
-    after: list[Event] = []
+    does: list[Event] = []
     match control.action:
         case "pause" if state == "RUNNING":
-            after = [RunPaused(reason="Pause", message=f"paused by {control.by}")]
+            does = [RunPaused(reason="Pause", message=f"paused by {control.by}")]
         case "resume" if state == "PAUSED":
-            after = [RunResumed(by=control.by)]
-        case "cancel" if state in ("RUNNING", "PAUSED"):
+            does = [RunResumed(by=control.by), *_told_again(hand, control.by)]
+        case "cancel" if state in ("RUNNING", "PAUSED") and not hand.record.end:
             words = f"cancelled by {control.by}" + (f": {control.argument}" if control.argument else "")
-            if hand.record.pivot:
-                await hand.journal.write(applied)
-                return await _finish(hand, "CANCELLED", "Cancelled", f"{words}; {hand.record.pivot} stands", 11)
-            after = [UnwindStarted(reason="Cancelled", message=words, end="CANCELLED", code=11)]
+            if hand.record.pivot:  # what is under way is settled all the same, and children are ended
+                words += f"; {hand.record.pivot} stands, and nothing is taken back"
+            does = [UnwindStarted(reason="Cancelled", message=words[:4000], end="CANCELLED", code=11)]
         case "kill":
             for child in hand.record.children.values():
-                if hand.child_outcome(child) is None:
+                if hand.child_outcome(child) is None and is_started(hand, child):
                     hand.ask_child(child, "kill")
-            await hand.journal.write(applied)
-            return await _finish(hand, "CANCELLED", "Killed", f"killed by {control.by}; nothing was taken back", 11)
-        case "child":
-            pass  # a child has ended: the walk looks at it
+            words = f"killed by {control.by}; nothing was taken back"
+            return await _finish(hand, "CANCELLED", "Killed", words, 11, applied)
+        case "child" | "result" | "settle":
+            pass  # it was heard; the walk looks at what it is about
         case _:
             applied = ControlApplied(request_id=control.request_id, action="none")
-    await hand.journal.write(applied, *after)
+    await hand.journal.write(*does, applied)
     return None
+
+
+def _told_again(hand: Hand, by: str) -> list[Event]:
+    """Compensations that failed for good and are tried once more, since a person said so: each may be told twice."""
+    return [
+        EffectSettled(node=effect.node, key=effect.key, verdict="resend", by=by)
+        for effect in hand.record.unknown
+        if effect.compensates
+    ]
 
 
 def output_of(hand: Hand) -> Any:

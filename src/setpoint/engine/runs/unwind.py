@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
-from setpoint.engine.runs.calls import Calling, bound_ms, settlement
+from setpoint.engine.runs.calls import Calling, bound_ms, settlement, undo_key
 from setpoint.engine.runs.hand import Hand, Parked, Pauses
 from setpoint.engine.runs.program import CallCode
 from setpoint.kernel.effects import (
@@ -20,44 +20,77 @@ from setpoint.kernel.effects import (
     NotSent,
     ProbeLater,
     Reconstructed,
+    Resend,
     Unknown,
     outcome_of,
 )
+from setpoint.kernel.errors import UnknownTrajectory
 from setpoint.kernel.flow import Call, is_below, walk
 from setpoint.kernel.run_events import (
+    ChildEnded,
     Compensated,
     EffectDelivered,
     EffectQueued,
     EffectSettled,
     EffectUnknown,
+    Made,
     NodeFailed,
     TimerSet,
 )
 from setpoint.kernel.run_record import Done as Standing
-from setpoint.kernel.run_record import Effect, undo_node
+from setpoint.kernel.run_record import Effect, RunRecord, undo_node
 from setpoint.ports.effector import Context
 
 
 async def unwind(hand: Hand) -> None:
     """Return when everything is taken back that can be. Parked, or Pauses when a person must look."""
-    for child in hand.record.children.values():
-        if hand.child_outcome(child) is None:
-            hand.ask_child(child, "cancel")
-            raise Parked
+    _end_children(hand)
     for effect in tuple(hand.record.effects.values()):
         if not effect.compensates:
             await _close(hand, effect)
-    while hand.record.undo:
+    while hand.record.undo and not hand.record.pivot:  # behind a pivot nothing is taken back
         standing = hand.record.undo[-1]
         await _take_back(hand, standing)
+
+
+def _end_children(hand: Hand) -> None:
+    """Children end first, and what they made and left standing joins the stack. Parked while any goes on."""
+    is_open = False
+    for node, child in tuple(hand.record.children.items()):
+        ended = hand.child_outcome(child)
+        if ended is not None:
+            hand.journal.add(child_ended(node, ended[0]))
+        elif is_started(hand, child):
+            hand.ask_child(child, "cancel")
+            is_open = True
+    if is_open:
+        raise Parked
+
+
+def child_ended(node: str, child: RunRecord) -> ChildEnded:
+    """What the parent records of a child that has ended, however it ended."""
+    made = [
+        Made(f"{node}>{d.node}", d.capability, d.effect, d.key, d.claim, d.arguments, d.arguments_digest, d.result)
+        for d in child.undo
+    ]
+    pivot = f"{node}>{child.pivot}" if child.pivot else ""
+    return ChildEnded(node=node, run_id=child.run_id, made=made, pivot=pivot)
+
+
+def is_started(hand: Hand, child: str) -> bool:
+    """Whether there is a run to ask: the one that was to start it may have died before."""
+    try:
+        return hand.journal.log.head(child).seq > 0
+    except UnknownTrajectory:
+        return False
 
 
 async def _close(hand: Hand, effect: Effect) -> None:
     """Bring an effect under way to an end without making it: gone, or on the stack."""
     match effect.status:
-        case "happened":
+        case "happened" | "declined":
             return
-        case "not_sent":
+        case "not_sent" if not effect.doubt_at_ms:
             await _give_up(hand, effect, "the run is being taken back; it was never made")
         case "unknown":
             raise Parked
@@ -76,7 +109,7 @@ async def _settle(hand: Hand, effect: Effect) -> None:
     if wait is not None and hand.clock.now_ms() < wait.at_ms:
         raise Parked
     calling = _calling(hand, effect)
-    ruled, _ = await settlement(calling, effect, hand.journal.load(effect.arguments))
+    ruled, was_in_flight = await settlement(calling, effect, hand.journal.load(effect.arguments))
     match ruled:
         case Reconstructed(result):
             found = None if result is None else hand.journal.store(result)
@@ -84,16 +117,16 @@ async def _settle(hand: Hand, effect: Effect) -> None:
                 EffectSettled(node=effect.node, key=effect.key, verdict="happened"),
                 EffectDelivered(node=effect.node, key=effect.key, status="done", how="reconstructed", result=found),
             )
-        case ProbeLater():
+        case Resend() if calling.contract.has_probe and not was_in_flight:
+            hand.journal.add(EffectSettled(node=effect.node, key=effect.key, verdict="not_happened"))
+            await _give_up(hand, effect, "it was looked for and did not happen")
+        case Resend() | ProbeLater() if calling.contract.has_probe:  # it may still arrive, and nobody sends it again
             at = effect.sent_at_ms + bound_ms(calling.contract)
             await hand.journal.write(TimerSet(node=effect.node, at_ms=at, why="probe"))
             raise Parked
         case Unknown(reason):
             await hand.journal.write(EffectUnknown(node=effect.node, key=effect.key, reason=reason))
             raise Parked
-        case _ if calling.contract.has_probe:
-            hand.journal.add(EffectSettled(node=effect.node, key=effect.key, verdict="not_happened"))
-            await _give_up(hand, effect, "it was looked for and did not happen")
         case _:  # the other side remembers keys but cannot be asked, so nobody knows what there is to take back
             reason = "it may have been made, there is no probe, and sending it again would make it"
             await hand.journal.write(EffectUnknown(node=effect.node, key=effect.key, reason=reason))
@@ -117,16 +150,16 @@ async def _take_back(hand: Hand, standing: Standing) -> None:
         raise Parked
     before = hand.record.effects.get(path)
     if before is not None and before.status == "unknown":
-        raise Parked
+        raise Pauses("CompensationFailed", f"nobody knows whether the effect of {standing.node} is taken back")
     if before is None or before.status != "happened":
         await _send(hand, standing, path, 1 if before is None else before.attempt + 1)
     await hand.journal.write(
-        Compensated(node=standing.node, capability=standing.capability, key=f"undo:{standing.key}")
+        Compensated(node=standing.node, capability=standing.capability, key=undo_key(standing.key))
     )
 
 
 async def _send(hand: Hand, standing: Standing, path: str, attempt: int) -> None:
-    key = f"undo:{standing.key}"
+    key = undo_key(standing.key)
     claim = f"{standing.capability}:{key}"
     await hand.journal.write(
         EffectQueued(
@@ -152,7 +185,7 @@ async def _send(hand: Hand, standing: Standing, path: str, attempt: int) -> None
 
 
 async def _perform(hand: Hand, standing: Standing, path: str, key: str, attempt: int) -> EffectOutcome:
-    effector = hand.program.effectors[standing.capability]
+    effector = hand.program.effector(standing.capability)
     record = hand.record
     timeout_ms = effector.contract.timeout_ms
     context = Context(
@@ -174,7 +207,7 @@ async def _failed(hand: Hand, standing: Standing, path: str, key: str, outcome: 
     reason = getattr(outcome, "reason", "")
     pause = None
     if not isinstance(outcome, Declined):
-        retry = hand.program.effectors[standing.capability].contract.retry
+        retry = hand.program.effector(standing.capability).contract.retry
         pause = retry.next_pause_ms(
             outcome if isinstance(outcome, NotSent) else NotSent(reason), attempt, hand.shared.chance()
         )

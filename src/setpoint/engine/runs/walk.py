@@ -24,6 +24,7 @@ from setpoint.engine.runs.program import (
     Values,
     WaitCode,
 )
+from setpoint.engine.runs.unwind import child_ended
 from setpoint.kernel.flow import (
     AnyNode,
     Approval,
@@ -162,14 +163,19 @@ def _joined(hand: Hand, path: str, scopes: Sequence[str]) -> Values:
 async def _map(hand: Hand, node: Map, path: str, static: str, block: str) -> None:
     items = _items(hand, node, path, static)
     inner = [join(path, str(number)) for number in range(len(items))]
-    gate = asyncio.Semaphore(node.at_once)
+    left = iter(range(len(items)))
+    stopped = False
 
     async def one(number: int) -> None:
         async with gate:
             if inner[number] not in hand.record.blocks:
                 kept, refs = hand.journal.spill({node.item: items[number]})
                 hand.journal.add(BlockEntered(node=path, blocks=[inner[number]], scopes=True, values=kept, refs=refs))
-            await walk(hand, node.body, inner[number], join(static, "*"))
+            try:
+                await walk(hand, node.body, inner[number], join(static, "*"))
+            except (Asked, Fails, Pauses):
+                stopped = True
+                raise
 
     await together([one(number) for number in range(len(items))])
     values: Values = {}
@@ -273,6 +279,7 @@ async def _child(hand: Hand, node: Child, path: str, static: str, block: str) ->
         await hand.start_child(hand, child_id, code.program, values, path)
         raise Parked
     record, output = ended
+    hand.journal.add(child_ended(path, record))
     if record.state != "COMPLETED":
         message = f"the run {child_id} of {node.workflow} ended {record.state} ({record.reason}): {record.message}"
         raise Fails("ChildFailed", message, record.finished_code)
