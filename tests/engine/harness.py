@@ -48,6 +48,7 @@ class Rig:
     clock: FakeClock = field(default_factory=FakeClock)
     wrap: Callable[[MemoryLog], Log] = lambda log: log
     dispatch: Any = dispatch
+    desk: Any = None  # None: nobody is asked
 
     def __post_init__(self) -> None:
         self.workspace = MemoryWorkspace(self.files)
@@ -120,6 +121,7 @@ class Rig:
             self._certify,
             dispatch=self.dispatch,
             inbox=lambda after: self.store.inbox(STREAM, after),
+            desk=self.desk,
         )
         await settle(pursuit)
         return await converge(pursuit)

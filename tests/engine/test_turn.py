@@ -263,7 +263,7 @@ def test_a_reply_cut_by_length_is_never_dispatched_however_complete_it_looks() -
     assert "cut off at the length limit" in rig.prompt(1)
 
 
-def test_a_call_that_needs_a_person_is_refused_as_long_as_nobody_can_sign() -> None:
+def test_a_call_that_needs_a_person_is_refused_where_nobody_is_asked() -> None:
     """L10, R123"""
     rule = ApprovalRule("effect == 'reversible'", ("ops",))
     rig = run(MENDED, task=make_task(policy=Policy(approve=(rule,))))

@@ -95,7 +95,8 @@ def dataclasses_replace(record: Record, **changes: Any) -> Record:
 def test_every_reason_for_a_no_can_happen_and_is_typed() -> None:
     """R069, R070, R075: the vocabulary holds no word that nothing says."""
     found = cases()
-    assert set(found) | {"NO_CALL"} == set(typing.get_args(RefusalReason))
+    asked = {"APPROVAL_DENIED", "APPROVAL_EXPIRED", "APPROVAL_VOID"}  # said after people were asked: test_approvals.py
+    assert set(found) | {"NO_CALL"} | asked == set(typing.get_args(RefusalReason))
     for reason, answer in found.items():
         if reason == "APPROVAL_REQUIRED":
             assert isinstance(answer, Hold) and answer.by == ("ops",)

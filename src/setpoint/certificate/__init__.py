@@ -7,6 +7,7 @@
 This folder works on its own: copy it anywhere and run ``python -m certificate verify FILE --key PUB``.
 """
 
+from .approvals import Approver, read_approvers
 from .bundle import seal
 from .dsse import key_id, read_public_key
 from .report import CHECKS, Check, Invalid, Report
@@ -15,11 +16,13 @@ from .verify import content, verify
 
 __all__ = [
     "CHECKS",
+    "Approver",
     "Check",
     "Invalid",
     "Report",
     "content",
     "key_id",
+    "read_approvers",
     "read_public_key",
     "seal",
     "tree_digest",

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .approvals import read_approvers
 from .dsse import read_public_key
 from .report import CHECKS, Report
 from .verify import verify
@@ -24,15 +25,17 @@ def main(argv: list[str] | None = None) -> int:
     )
     asked.add_argument("--task", type=Path, help="canonical JSON of the task you expect it to be about")
     asked.add_argument("--workspace", type=Path, help="directory to compare with the certified state now")
+    asked.add_argument("--approvers", type=Path, help="JSON roster of the people whose approvals you accept")
     arguments = parser.parse_args(argv)
     try:
         keys = [read_public_key(path.read_bytes()) for path in arguments.key]
         task = arguments.task.read_bytes() if arguments.task else None
+        approvers = read_approvers(arguments.approvers.read_bytes()) if arguments.approvers else None
         data = arguments.file.read_bytes()
     except (OSError, ValueError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return EXIT_USAGE
-    report = verify(data, keys, task=task, tree=arguments.workspace)
+    report = verify(data, keys, task=task, tree=arguments.workspace, approvers=approvers)
     print("\n".join(rendered(report)))
     if not report.valid:
         return EXIT_INVALID

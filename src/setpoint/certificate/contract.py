@@ -51,6 +51,16 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
+class Approval:
+    """Who a rule asks, as the tickets of its calls must say it."""
+
+    by: tuple[str, ...]
+    quorum: int
+    each_role: bool
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Contract:
     name: str
     digest: str
@@ -60,6 +70,7 @@ class Contract:
     actions: dict[str, Action]
     forbid: tuple[str, ...]
     budget: dict[str, int]
+    approvals: tuple[Approval, ...] = ()
 
     def checks(self) -> Iterator[Check]:
         """Invariants first, as the runtime measures them."""
@@ -93,6 +104,7 @@ def read(document: dict[str, Any]) -> Contract:
             {action.tool: action for action in map(_action, spec["actions"])},
             _patterns(spec["goal"]["forbid"]),
             _budget(spec["budget"]),
+            tuple(map(_approval, spec["policy"].get("approve", []))),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the task document lacks or misshapes a part: {type(error).__name__} {error}") from error
@@ -136,6 +148,11 @@ def _action(item: dict[str, Any]) -> Action:
         None if calls is None else _count(calls),
         (_count(item["rate"]["calls"]), _milliseconds(item["rate"]["per"])) if "rate" in item else None,
     )
+
+
+def _approval(item: dict[str, Any]) -> Approval:
+    each_role = item.get("each_role", False) is True
+    return Approval(_patterns(item["by"]), _count(item["quorum"]), each_role, _milliseconds(item["expires"]))
 
 
 def _text(value: Any) -> str:

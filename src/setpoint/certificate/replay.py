@@ -2,8 +2,8 @@
 
 What an event asserts is computed again from what the log held up to there, so a changed history contradicts itself
 even when it was chained, hashed and signed anew. What no replay can see: a tool that lied, an effect outside the
-runtime, or a whole invented history that is consistent in every event. Expressions (preconditions, approvals) are not
-evaluated here.
+runtime, or a whole invented history that is consistent in every event. Expressions (preconditions, the rules that ask
+for approvals) are not evaluated here; what was asked, answered and dispatched by it is.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from .contract import Contract
+from .approvals import Held, milliseconds, read_signed, read_ticket
+from .canonical import digest
+from .contract import Approval, Contract
 from .globs import matches
 from .implicit import changed_paths, distances
-from .proposals import call_digests, is_call
+from .proposals import call_digest, call_digests, is_call
 from .verdicts import Verdicts
 from .vocabulary import NEVER_INSIDE, PASSED_OVER, REPLAYED, fields, reference
 
@@ -78,6 +80,7 @@ class _Turn:
     claim_rejected: bool = False
     rejected_for_nothing: int = 0  # seq of a claim rejected although the delta was empty
     rolled_back: bool = False
+    held: Held | None = None  # the call that people decide on
 
 
 class Replay:
@@ -96,6 +99,9 @@ class Replay:
         self.raised = {"turns": 0, "tokens": 0, "usd_micros": 0, "wall_ms": 0}
         self.counts = {"permits": 0, "refusals": 0, "rollbacks": 0, "claims_rejected": 0}
         self._base_fingerprint: str | None = None
+        self.held: list[Held] = []  # every call that people were asked about
+        self._nonces: set[str] = set()
+        self._base = ""  # digest of the user's tree as last found
         self._savepoints_used = 0
         self._turn = _Turn()
         self._number = 0
@@ -158,6 +164,7 @@ class Replay:
 
     def _accept(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         self.accepted = data
+        self._base = data["base_digest"]
         if data["task_digest"] != self.contract.digest or data["name"] != self.contract.name:
             self._say(event["seq"], "the task accepted is not the task of this certificate")
 
@@ -216,6 +223,7 @@ class Replay:
     def _authorized(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         turn, seq, tool = self._turn, event["seq"], data["tool"]
         self._rule_once(seq, data["ordinal"])
+        self._rule_on_ticket(event, data)
         turn.permits[data["ordinal"]] = data
         self.counts["permits"] += 1
         turn.claimed = turn.claimed or tool == CLAIM_TOOL
@@ -251,6 +259,153 @@ class Replay:
     def _rule_once(self, seq: int, ordinal: int) -> None:
         if ordinal in self._turn.permits or ordinal in self._turn.refused:
             self._say(seq, f"call {ordinal} was ruled on before in this turn")
+
+    # Approvals
+
+    def _asked(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        turn, seq = self._turn, event["seq"]
+        data_bytes = self._payload(seq, data["ticket"])
+        if data_bytes is None:
+            return
+        try:
+            ticket = read_ticket(data_bytes)
+        except ValueError as error:
+            self._say(seq, f"the payload it refers to is no ticket: {error}")
+            return
+        if turn.held is not None or turn.permits:
+            self._say(seq, "people were asked about a call that was not the first one permitted in its turn")
+        number, _, ordinal = data["node"].partition(".")
+        held = Held(int(ordinal) if ordinal.isdecimal() else -1, ticket, digest(ticket))
+        if number != str(self._number) or held.ordinal < 0:
+            self._say(seq, f"{data['node']!r} is no call of turn {self._number}")
+        action = digest([ticket["capability"], ticket["arguments"], ticket["base_digest"], ticket["policy_digest"]])
+        expected = {
+            "node": data["node"],
+            "ticket_id": data["ticket_id"],
+            "expires_at_ms": data["expires_at_ms"],
+            "name": self.contract.name,
+            "definition_digest": self.contract.digest,
+            "policy_digest": self.contract.policy_digest,
+            "base_digest": digest([self._base, self.fingerprint]),
+        }
+        for name, value in expected.items():
+            if ticket[name] != value:
+                self._say(seq, f"{name} of the ticket is {ticket[name]!r}, the log and the task give {value!r}")
+        if data["action_digest"] != action:
+            self._say(seq, "the digest of the action is not that of the ticket's")
+        if call_digest(ticket["capability"], ticket["arguments"]) not in (turn.proposed or ()):
+            self._say(seq, "the ticket is about a call the model did not propose in this turn")
+        if not any(self._follows(ticket, rule) for rule in self.contract.approvals):
+            self._say(seq, "the ticket asks other people, or for another time, than any rule of the task")
+        if ticket["nonce"] in self._nonces:
+            self._say(seq, "a nonce was used before")
+        self._nonces.add(ticket["nonce"])
+        turn.held = held
+        self.held.append(held)
+
+    @staticmethod
+    def _follows(ticket: dict[str, Any], rule: Approval) -> bool:
+        asks = (tuple(ticket["by"]), ticket["quorum"], ticket["each_role"])
+        lasts = ticket["expires_at_ms"] - ticket["requested_at_ms"]
+        return (*asks, lasts) == (rule.by, rule.quorum, rule.each_role, rule.expires_ms)
+
+    def _held_in(self, event: dict[str, Any], data: dict[str, Any]) -> Held | None:
+        held = self._turn.held
+        if held is None or held.ticket["ticket_id"] != data["ticket_id"]:
+            self._say(event["seq"], f"{data['ticket_id']} is not what people were asked about in this turn")
+            return None
+        return held
+
+    def _signed(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        """A decision that is said to count: about this very ticket, in time, by its key and another than asked."""
+        held = self._held_in(event, data)
+        if held is None or not data["counts"]:
+            return
+        seq, kept = event["seq"], self._payload(event["seq"], data["decision"])
+        if kept is None:
+            return
+        try:
+            signed = read_signed(kept)
+        except ValueError as error:
+            self._say(seq, f"the payload it refers to is no signed decision: {error}")
+            return
+        decision, ticket = signed["decision"], held.ticket
+        if (decision["by"], decision["verdict"]) != (data["by"], data["verdict"]):
+            self._say(seq, "the decision says something else than its event")
+        if (decision["ticket_id"], decision["ticket_digest"]) != (ticket["ticket_id"], held.digest):
+            self._say(seq, "the decision is about another ticket, or about this one in another form")
+        if decision["by"] == ticket["requester"]:
+            self._say(seq, "the requester decided on their own request")
+        if decision["at_ms"] >= ticket["expires_at_ms"] or milliseconds(event["at"]) >= ticket["expires_at_ms"]:
+            self._say(seq, "the decision counts although the ticket had expired")
+        known = held.said.get(decision["by"])
+        if known is None or known["decision"]["verdict"] != "deny":
+            held.said[decision["by"]] = signed
+
+    def _resolved(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        held, seq = self._held_in(event, data), event["seq"]
+        if held is None:
+            return
+        said = {by: signed["decision"]["verdict"] for by, signed in held.said.items()}
+        late = milliseconds(event["at"]) >= held.ticket["expires_at_ms"]
+        match data["outcome"]:
+            case "granted":
+                keys = {held.said[by]["key"] for by in data["by"] if said.get(by) == "approve"}
+                if held.outcome or late or "deny" in said.values():
+                    self._say(seq, "it was granted after a no, after it had expired, or twice")
+                if len(keys) != len(data["by"]) or len(keys) < max(1, held.ticket["quorum"]):
+                    self._say(seq, f"it was granted by {data['by']}, who did not all say yes, or were too few")
+            case "denied":
+                if held.outcome or not data["by"] or any(said.get(by) != "deny" for by in data["by"]):
+                    self._say(seq, "it was denied, but nobody said no")
+            case "expired":
+                if not late:
+                    self._say(seq, "it is said to have expired, but had time left")
+            case "void":
+                if held.outcome != "granted":
+                    self._say(seq, "an approval was voided that had not been granted")
+            case outcome:
+                self._say(seq, f"{outcome!r} is no outcome of an approval")
+        held.outcome, held.by = data["outcome"], tuple(data["by"])
+
+    def _rule_on_ticket(self, event: dict[str, Any], data: dict[str, Any]) -> None:
+        """A permit in a turn with a held call: that call by its grant, once, in time; the others after it."""
+        held, seq = self._turn.held, event["seq"]
+        if held is None:
+            return
+        ticket = held.ticket
+        if held.outcome != "granted":
+            self._say(seq, "a call was permitted while people had not approved one of its proposal")
+            return
+        if data["ordinal"] != held.ordinal:
+            if not held.used:
+                self._say(seq, "a call was permitted before the held one of its proposal")
+            return
+        if held.used:
+            self._say(seq, "an approval was used twice")
+        held.used = True
+        if ticket["stream"] != event["stream"]:
+            self._say(seq, f"the approval was given to {ticket['stream']!r}, not to this trajectory")
+        if milliseconds(event["at"]) >= ticket["expires_at_ms"]:
+            self._say(seq, "a call was permitted by an approval that had expired")
+        same = data["tool"] == ticket["capability"] and is_call(data["call_digest"], data["tool"], ticket["arguments"])
+        if not same or data["effect"] != ticket["effect"]:
+            self._say(seq, "another call was permitted than the one approved")
+        if data["tool"] in PATH_TOOLS and data["path"] != ticket["target"]:
+            self._say(seq, f"{data['path']!r} was permitted, {ticket['target']!r} was approved")
+        if ticket["base_digest"] != digest([self._base, self.fingerprint]):
+            self._say(seq, "the approval was given for another state than the one it was used on")
+
+    def _payload(self, seq: int, ref: Any) -> bytes | None:
+        """The bytes a reference names; None, and a problem, when they are not to be had."""
+        found = reference(ref)
+        if found is not None:
+            self._referenced.add(found[0])
+        kept = self.payloads.get(found[0]) if found is not None else None
+        if found is None or kept is None or len(kept) != found[1]:
+            self._say(seq, "the payload it refers to is missing, or of another length")
+            return None
+        return kept
 
     # Dispatch
 
@@ -320,6 +475,7 @@ class Replay:
 
     def _drift(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         if data["what"] == "workspace":  # other files than ours changed: what was judged is not what is there
+            self._base = data["found"]
             self.verdicts.forget()
         elif data["what"] == "runtime" and data["decision"] == "cross_over":
             self.verdicts.allow_new_checks()
@@ -357,7 +513,9 @@ class Replay:
             self.counts["permits"] -= len(turn.permits)
             self.counts["refusals"] -= len(turn.refused)
             self.counts["claims_rejected"] -= turn.claim_rejected
-            self._turn = _Turn(proposed=turn.proposed, intents=turn.intents)
+            self._turn = _Turn(proposed=turn.proposed, intents=turn.intents, held=turn.held)
+            if turn.held is not None:
+                turn.held.used = False
             self.verdicts.restore(savepoint, self._standing)
         else:
             self.counts["rollbacks"] += 1
@@ -439,6 +597,9 @@ _STEPS: Final = {
     "DeltaMeasured": "_measured",
     "SavepointKept": "_kept",
     "RolledBack": "_rolled_back",
+    "ApprovalRequested": "_asked",
+    "ApprovalSigned": "_signed",
+    "ApprovalResolved": "_resolved",
     "ClaimRejected": "_claim_rejected",
     "CommitPlanned": "_plan",
     "Committed": "_commit",

@@ -14,9 +14,14 @@ CHECKS: Final[dict[str, str]] = {
     "coverage": "each criterion and invariant has passing evidence at its level, about the committed state",
     "replay": "every permit, savepoint, delta, rejected claim and commit follows from the events before it",
     "statement": "every other signed fact is the one the events give",
+    "approvers": "every approval was signed by people you trust, with the roles it asks for",
     "workspace": "the directory is in the certified state now",
 }
-"""Names and meanings, in the order they run. ``workspace`` runs only when a directory was given."""
+"""Names and meanings, in the order they run. ``approvers`` runs only when approvers were given, ``workspace`` only when
+a directory was."""
+
+OPTIONAL: Final = ("approvers",)
+"""May be not made: without approvers from outside, only the signatures themselves are known to hold (``replay``)."""
 
 Outcome = Literal["passed", "failed", "not made"]
 
@@ -52,9 +57,11 @@ class Report:
 
     @property
     def valid(self) -> bool:
-        """Whether the certificate holds. A check that was not made is not a pass, except the optional workspace."""
+        """Whether the certificate holds. A check that was not made is not a pass, except the optional ones."""
         return bool(self.checks) and all(
-            check.outcome == "passed" for check in self.checks if check.name != "workspace"
+            check.outcome == "passed" or (check.name in OPTIONAL and check.outcome == "not made")
+            for check in self.checks
+            if check.name != "workspace"
         )
 
     def failures(self) -> Iterator[Invalid]:

@@ -13,6 +13,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from . import bundle, contract, dsse, log, statement
+from .approvals import Approver, untrusted
 from .canonical import parse
 from .replay import AFTER_COMMIT, Replay
 from .report import CHECKS, Check, Invalid, Report
@@ -23,12 +24,19 @@ FINDINGS_MAX = 20
 
 
 def verify(
-    data: bytes, trusted: Sequence[Ed25519PublicKey], *, task: bytes | None = None, tree: Path | None = None
+    data: bytes,
+    trusted: Sequence[Ed25519PublicKey],
+    *,
+    task: bytes | None = None,
+    tree: Path | None = None,
+    approvers: Sequence[Approver] | None = None,
 ) -> Report:
     """Check a certificate file against keys the caller trusts.
 
     ``task``: canonical JSON of the task document the caller wants to have been pursued; without it the certificate is
     about whatever task it carries, and names it. ``tree``: a directory to compare with the certified state now.
+    ``approvers``: the people whose approvals the caller accepts; without them a signature shows only that its own key
+    made it.
     Never raises for what the file holds: a file that is nonsense is a report whose first check failed.
     """
     try:
@@ -52,6 +60,8 @@ def verify(
     checks.append(_check("coverage", _coverage(read, replay)))
     checks.append(_check("replay", iter(replay.problems or ([] if read.events else ["there is nothing to replay"]))))
     checks.append(_check("statement", _statement(read, replay)))
+    if approvers is not None:
+        checks.append(_check("approvers", untrusted(replay.held, approvers)))
     drift = None
     if tree is not None:
         drift = _drift(read.predicate["state_digest"], tree)

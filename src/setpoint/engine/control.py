@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from setpoint.engine.approving import record_decision
 from setpoint.engine.journal import Scribe
 from setpoint.engine.pursuit import Pursuit
 from setpoint.kernel.budget import Raised
@@ -18,7 +19,8 @@ from setpoint.kernel.record import Control
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A message in the inbox of a trajectory. Actions: pause | resume | cancel | kill | answer | raise | interrupt."""
+    """A message in the inbox of a trajectory. Actions: pause | resume | cancel | kill | answer | raise | interrupt |
+    decide, whose argument is the wire form of a signed decision (``kernel.ticket``)."""
 
     action: str
     by: str
@@ -48,8 +50,9 @@ async def apply_controls(p: Pursuit) -> None:
     for control in p.record.controls:
         # A turn in flight that a crash left here is a boundary too: no model is being asked, no call half dispatched.
         # Ending it there spares a kill the turn's dispatches; a pause waits until the turn is over.
-        ends = control.action in ("cancel", "kill")
-        if not p.record.is_terminal and (ends or p.record.state in ("READY", "PAUSED")):
+        # A decision is about the call in flight itself.
+        now = control.action in ("cancel", "kill", "decide")
+        if not p.record.is_terminal and (now or p.record.state in ("READY", "PAUSED")):
             await _apply(p, control)
 
 
@@ -111,6 +114,8 @@ async def _apply(p: Pursuit, control: Control) -> None:
             )
         case "interrupt" if argument:
             pass  # what the person says is a note of the next prompt (`kernel/trajectory.py`)
+        case "decide" if record_decision(p, control):
+            pass
         case "cancel" | "kill":
             _end(p.journal, control)
             await p.journal.barrier()

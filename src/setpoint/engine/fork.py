@@ -16,6 +16,7 @@ import msgspec
 from setpoint.kernel.contract import Task
 from setpoint.kernel.errors import IllegalTransition, ReplayDiverged
 from setpoint.kernel.events import (
+    ApprovalResolved,
     Authorized,
     Ref,
     RolledBack,
@@ -41,6 +42,7 @@ _NOT_COPIED: Final = frozenset(
 def copied_past(events: Sequence[Stored], turn: int, models: Sequence[str], models_directory: str) -> list[Draft]:
     """The events of a trajectory up to the end of ``turn``, as the beginning of another one."""
     end = _end_of(events, turn)
+    _refuse_approved(events[:end])
     drafts: list[Draft] = []
     for stored in events[:end]:
         if stored.type in _NOT_COPIED:
@@ -59,6 +61,18 @@ def copied_past(events: Sequence[Stored], turn: int, models: Sequence[str], mode
             data = encode(changed)
         drafts.append(Draft(stored.turn, stored.type, data, stored.at, stored.v))
     return drafts
+
+
+def _refuse_approved(past: Sequence[Stored]) -> None:
+    """A past with a call that people approved is not dispatched again: they said yes to it once, in that trajectory."""
+    for stored in past:
+        event = decode(stored.type, stored.data)
+        if isinstance(event, ApprovalResolved) and event.outcome == "granted":
+            raise IllegalTransition(
+                f"in turn {stored.turn} {', '.join(event.by)} approved a call of {stored.stream}, for one use; "
+                "a fork would use that approval a second time",
+                hint=f"Fork from turn {stored.turn - 1} or earlier; the call is asked for anew when it is proposed.",
+            )
 
 
 def _end_of(events: Sequence[Stored], turn: int) -> int:

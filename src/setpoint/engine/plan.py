@@ -2,7 +2,7 @@
 
 A plan is a trajectory of one turn that keeps nothing: it ends as CANCELLED/Planned, and its log holds the reply, the
 exact changes and the evidence. Applying dispatches the recorded reply again on the same base and commits only when the
-same state comes out.
+same state comes out. Neither asks people: a call that needs an approval is refused in both (``desk`` is None).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from setpoint.phases.p1_context.continuation import Stop
 
 async def make_plan(p: Pursuit) -> tuple[Record, str]:
     """Ask for one proposal and judge it. Returns the record as the attempt left it, and the unified diff."""
+    p.desk = None
     if p.record.best is None:
         await baseline(p)
     if p.record.items:
@@ -32,6 +33,7 @@ async def make_plan(p: Pursuit) -> tuple[Record, str]:
 
 async def apply_plan(p: Pursuit, base_digest: str, fingerprint: str) -> Record:
     """Dispatch the planned reply and commit it, if base and result are those of the plan; exit 15 otherwise."""
+    p.desk = None
     if p.record.best is None:
         await baseline(p)
     if p.record.base_digest != base_digest:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from setpoint.engine.desk import Desk
 from setpoint.engine.journal import Scribe
 from setpoint.kernel import limits
 from setpoint.kernel.budget import raised_budget
@@ -67,6 +68,7 @@ class Pursuit:
     surroundings: Callable[[Pursuit], Awaitable[list[Part]]] = read_surroundings
     kept_savepoint: Callable[[int], SavepointKept | None] = lambda savepoint: None
     inbox: Callable[[int], list[tuple[int, str, bytes]]] = lambda after: []
+    desk: Desk | None = None  # None: nobody is asked, so what needs a person is refused (a plan)
     _elapsed_before: int = 0
     _started: int = 0
     _waited: int = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from setpoint.engine.approving import is_decided
 from setpoint.engine.context import build_context, stored_parts
 from setpoint.engine.control import apply_controls
 from setpoint.engine.finalize import fail, roll_back_to_best, succeed
@@ -39,7 +40,8 @@ async def converge(p: Pursuit) -> Record:
     while True:
         await apply_controls(p)
         record = p.record
-        if record.is_terminal or record.state == "PAUSED":
+        waits = record.state == "PAUSED" or (record.state == "AWAITING_APPROVAL" and not await is_decided(p))
+        if record.is_terminal or waits:
             await p.journal.barrier()
             return record
         if record.state == "READY":

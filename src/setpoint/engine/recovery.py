@@ -27,7 +27,9 @@ async def settle(p: Pursuit) -> None:
         return
     if not record.commit_planned and p.workspace.savepoint() != record.savepoint:
         await asyncio.to_thread(p.workspace.restore, record.savepoint)
-    if record.state in ("CALLING_MODEL", "WAITING_TOOL") and record.reply is not None:
+    ticket = record.ticket
+    half_done = record.state in ("CALLING_MODEL", "WAITING_TOOL") or (ticket is not None and ticket.used)
+    if half_done and record.reply is not None:
         p.journal.emit(
             RolledBack(
                 savepoint=record.savepoint,

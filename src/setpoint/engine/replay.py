@@ -11,12 +11,14 @@ as the recorded owner did.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
+from setpoint.engine.approving import BASE_CHANGED
+from setpoint.engine.desk import Stamp
 from setpoint.engine.journal import Journal
 from setpoint.engine.pursuit import Pursuit
 from setpoint.engine.reading import apply
@@ -25,6 +27,9 @@ from setpoint.engine.recovery import limits_of, settle
 from setpoint.kernel.contract import Criterion, Invariant, Level, Task
 from setpoint.kernel.errors import ConflictFault, ProposerFault, ReplayDiverged, StoreFault
 from setpoint.kernel.events import (
+    ApprovalRequested,
+    ApprovalResolved,
+    ApprovalSigned,
     Authorized,
     CallDeclined,
     Certified,
@@ -49,12 +54,15 @@ from setpoint.kernel.events import (
 )
 from setpoint.kernel.evidence import Counts, Evidence, Failure
 from setpoint.kernel.proposal import Reply, Usage
+from setpoint.kernel.quorum import Denied, Entitled, Expired, Granted, Waiting
 from setpoint.kernel.record import Record
 from setpoint.kernel.ruling import Permit
+from setpoint.kernel.ticket import SignedDecision, Ticket, read_ticket, ticket_digest
 from setpoint.phases.p1_context.projection import FILE_PART, MAP_PART, part_of
 from setpoint.phases.p3_gate.tools import Tool
 from setpoint.phases.p4_dispatch.outcome import Outcome
 from setpoint.phases.p4_dispatch.run import Bench
+from setpoint.ports.approver import Rejected
 from setpoint.ports.log import Log, Stored
 from setpoint.ports.proposer import Context, Part, RouteLimits
 from setpoint.ports.verifier import Candidate
@@ -100,7 +108,7 @@ async def replay(task: Task, log: Log, trajectory_id: str, tools: dict[str, Tool
                 break
             await settle(pursuit)
             await converge(pursuit)
-            if not tape.at_end and tape.record.state == "PAUSED":
+            if not tape.at_end and tape.record.state in ("PAUSED", "AWAITING_APPROVAL"):
                 tape.take_over()  # it waited, and another owner took it up
             elif not tape.at_end and not tape.record.is_terminal:
                 raise tape.divergence("the loop ended")
@@ -302,7 +310,63 @@ def _pursuit(task: Task, tape: Tape, tools: dict[str, Tool]) -> Pursuit:
         lambda p: _certificate(tape),
         dispatch=lambda permit, bench, wall_ms: _dispatched(tape, permit, bench, wall_ms),
         surroundings=lambda p: _surroundings(tape),
+        desk=_Desk(tape),
     )
+
+
+class _Desk:
+    """What the world and the people said about tickets, as recorded. What follows from it is decided again.
+
+    The log does not say which roles a signer has: who counts for a grant is taken over, and only checked to have said
+    yes to this very ticket, in the number it asks for.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+
+    def stamp(self) -> Stamp:
+        ticket = self._recorded()
+        return Stamp(ticket.ticket_id, ticket.nonce, ticket.requested_at_ms)
+
+    def preview(self, draw: Callable[[], str]) -> str:
+        return self._recorded().preview
+
+    def _recorded(self) -> Ticket:
+        event: ApprovalRequested = self._tape.expect(ApprovalRequested, "a request for approval")
+        return read_ticket(self._tape.load(event.ticket))
+
+    def verify(self, signed: SignedDecision, ticket: Ticket) -> Entitled | Rejected:
+        event: ApprovalSigned = self._tape.expect(ApprovalSigned, f"a decision on {ticket.ticket_id}")
+        if event.counts:
+            return Entitled(signed.decision, frozenset(ticket.by), signed.key)
+        return Rejected("UNKNOWN_KEY", event.why)
+
+    def rule(self, ticket: Ticket, decisions: Sequence[SignedDecision]) -> Waiting | Granted | Denied | Expired:
+        event = self._tape.peek()
+        if not isinstance(event, ApprovalResolved):
+            # Nothing was recorded: it waits on, or the yes that is on record still held.
+            ticketed = self._tape.record.ticket
+            return Granted(ticketed.by) if ticketed is not None and ticketed.outcome == "granted" else Waiting(())
+        said = {signed.decision.by: signed.decision for signed in decisions if _is_about(signed, ticket)}
+        match event.outcome:
+            case "granted":
+                yes = {by for by, decision in said.items() if decision.verdict == "approve"}
+                if not yes.issuperset(event.by) or len(set(event.by)) < ticket.quorum:
+                    raise self._tape.divergence(f"no grant of {ticket.ticket_id}: too few said yes")
+                return Granted(tuple(event.by))
+            case "denied":
+                for by in event.by:
+                    if by in said and said[by].verdict == "deny":
+                        return Denied(by, said[by].reason)
+                raise self._tape.divergence(f"no denial of {ticket.ticket_id}: nobody said no")
+            case "expired":
+                return Expired(ticket.expires_at_ms)
+            case _:
+                return Waiting(())
+
+
+def _is_about(signed: SignedDecision, ticket: Ticket) -> bool:
+    return signed.decision.ticket_digest == ticket_digest(ticket)
 
 
 class _Clock:
@@ -466,8 +530,16 @@ class _Workspace:
     def candidate_view(self) -> None: ...
 
     def resolve(self, path: str) -> str | None:
-        event = self._tape.peek()
-        return (event.path or None) if isinstance(event, (Authorized, Refused)) else None
+        event, ticketed = self._tape.peek(), self._tape.record.ticket
+        match event:
+            case Authorized() | Refused():
+                return event.path or None
+            case ApprovalRequested():
+                return read_ticket(self._tape.load(event.ticket)).target
+            case ApprovalResolved() if ticketed is not None:
+                return read_ticket(self._tape.load(ticketed.ticket)).target
+            case _:
+                return None
 
     def changes(self) -> ChangeSet:
         """The change set recorded next; when none is, the state is that of the savepoint."""
@@ -492,6 +564,8 @@ class _Workspace:
         refused = self._tape.find_ahead(DriftFound)
         if isinstance(event, DriftFound):
             return Survey(event.found, "")
+        if isinstance(event, ApprovalResolved) and event.reason == BASE_CHANGED:
+            return Survey("", "")
         expected = refused.expected if refused is not None and refused.decision == "refuse" else done
         return Survey(record.base_now or record.base_digest, expected or record.state_digest)
 

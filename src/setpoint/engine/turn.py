@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from setpoint.engine.approving import answer, first_open
 from setpoint.engine.ask import ask_model, recorded_reply
 from setpoint.engine.context import rebuilt_context, record_context
 from setpoint.engine.judge import judge_state, record_changes
@@ -66,8 +67,13 @@ async def run_turn(p: Pursuit, stage: Stage, context: Context | None) -> None:
 
 
 async def see_through(p: Pursuit, proposal: Proposal, stage: Stage) -> None:
-    """Phases 3 to 6 for a proposal whose reply is recorded."""
+    """Phases 3 to 6 for a proposal whose reply is recorded. One that people decide on is left where it waits."""
     done = await _rule_and_dispatch(p, proposal, stage)
+    if done.waits:
+        return
+    if done.denied:
+        await _end(p, "refused", None)
+        return
     question = _question(proposal)
     if done.attempted:
         try:
@@ -92,6 +98,9 @@ async def see_through(p: Pursuit, proposal: Proposal, stage: Stage) -> None:
 STAGING = ("shell_exec", "file_edit", "file_write")
 """Tools that work in an attempt; a turn without them needs none."""
 
+NOT_APPROVED = ("APPROVAL_DENIED", "APPROVAL_EXPIRED", "APPROVAL_VOID")
+"""Refusals after people were asked: the model goes on with another proposal."""
+
 OUTSIDE = ("keyed", "compensable", "irreversible")
 """Effect classes that leave the workspace: such a turn is not idle although no file changed."""
 
@@ -107,6 +116,8 @@ class _Done:
     acted: bool = False  # an effect outside the workspace was dispatched
     attempted: bool = False  # the workspace may have changed
     broken_postcondition: str | None = None
+    waits: bool = False  # for people: nothing of the proposal was dispatched
+    denied: bool = False  # by people, or by their silence: nothing of it will be
 
     @property
     def outcome(self) -> str:
@@ -115,19 +126,32 @@ class _Done:
 
 
 async def _rule_and_dispatch(p: Pursuit, proposal: Proposal, stage: Stage) -> _Done:
-    """Rule on each call in order and dispatch the permitted ones. A broken postcondition ends the turn's dispatches."""
+    """Rule on each call in order and dispatch the permitted ones.
+
+    A broken postcondition ends the turn's dispatches, and so does a call that waits for people, or was not approved.
+    """
     done = _Done()
     blocked = short_digest(proposal.digest) in p.record.blocked
     if not proposal.calls:
         message = "the reply holds no call; only calls are acted on, and only `complete_task` asks for judgement"
         p.journal.emit(_refused(Refusal(0, "", "syntactic", "NO_CALL", "", message)))
+    open_from = first_open(p)
     for call in proposal.calls:
+        if call.ordinal < open_from:
+            continue
         resolved = _resolved(p, call)
-        match _rule(p, call, stage, blocked, resolved):
+        ruling = _rule(p, call, stage, blocked, resolved)
+        if isinstance(ruling, Hold):
+            ruling = await answer(p, ruling, is_first=done.permits == 0)
+        match ruling:
+            case None:
+                done.waits = True
+                break
             case Refusal() as refusal:
                 p.journal.emit(_refused(refusal, resolved))
-            case Hold() as hold:
-                p.journal.emit(_refused(_not_approvable(hold), resolved))
+                if refusal.reason in NOT_APPROVED:
+                    done.denied = True
+                    break
             case Permit() as permit:
                 done.permits += 1
                 done.acted |= permit.effect in OUTSIDE
@@ -138,13 +162,6 @@ async def _rule_and_dispatch(p: Pursuit, proposal: Proposal, stage: Stage) -> _D
                 if done.broken_postcondition is not None:
                     break
     return done
-
-
-def _not_approvable(hold: Hold) -> Refusal:
-    """Signed approvals are not built yet; until they are, what needs one is refused (law L10)."""
-    call = hold.call
-    message = f"a person must approve this ({hold.rule}); this version has no signed approvals yet, so it is refused"
-    return Refusal(call.ordinal, call.name, "isolation", "APPROVAL_REQUIRED", "", message, call.digest)
 
 
 def _resolved(p: Pursuit, call: Call | Malformed) -> str | None:

@@ -212,12 +212,16 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRule:
-    """A call for which ``when`` (CEL) holds waits for people."""
+    """A call for which ``when`` (CEL) holds waits for people: ``quorum`` different ones with a role of ``by``.
+
+    ``each_role``: every role of ``by`` must be among them, each by another person (R129).
+    """
 
     when: str
     by: tuple[str, ...]
     quorum: int = 1
     expires_ms: int = 86_400_000
+    each_role: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,8 +312,47 @@ class QuestionAnswered(Event, frozen=True):
     by: str
 
 
+class ApprovalRequested(Event, frozen=True):
+    """A ticket: what exactly people are asked to approve. Nothing of it may change afterwards.
+
+    ``node`` is the path of a run's node, or "turn.ordinal" of a trajectory's call.
+    """
+
+    node: str
+    ticket_id: str
+    ticket: Ref
+    action_digest: str
+    expires_at_ms: int
+    covers: str = ""  # path of the call it is asked for ahead of
+
+
+class ApprovalSigned(Event, frozen=True):
+    """A signed decision came; ``counts`` tells whether it was valid, ``why`` why not."""
+
+    ticket_id: str
+    by: str
+    verdict: str
+    decision: Ref
+    position: int
+    counts: bool
+    why: str = ""
+
+
+class ApprovalResolved(Event, frozen=True):
+    """``outcome``: granted | denied | expired | void (what was approved is not what would be done now)."""
+
+    node: str
+    ticket_id: str
+    outcome: str
+    by: list[str] = []
+    reason: str = ""
+
+
 class ControlRequested(Event, frozen=True):
-    """A person asked for pause | resume | cancel | kill | answer | interrupt; applied at a turn boundary (not kill)."""
+    """A person asked for pause | resume | cancel | kill | answer | raise | interrupt | decide.
+
+    Applied at a turn boundary; kill at once, and decide at once when a call waits for it.
+    """
 
     request_id: str
     action: str
@@ -441,6 +480,9 @@ EventUnion = (
     | Stalled
     | QuestionAsked
     | QuestionAnswered
+    | ApprovalRequested
+    | ApprovalSigned
+    | ApprovalResolved
     | ControlRequested
     | BudgetRaised
     | ControlApplied

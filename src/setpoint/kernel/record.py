@@ -94,11 +94,28 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     source: str
 
 
+class Ticketed(msgspec.Struct, frozen=True):
+    """An approval that was asked for: at the node of a run, or for a call ("turn.ordinal") of a trajectory."""
+
+    node: str
+    ticket_id: str
+    ticket: Ref
+    action_digest: str
+    expires_at_ms: int
+    decisions: tuple[Ref, ...] = ()  # those that count
+    outcome: str = ""  # granted | denied | expired | void
+    by: tuple[str, ...] = ()
+    reason: str = ""
+    used: bool = False  # in a trajectory: the call was ruled on by it
+    covers: str = ""
+
+
 class Control(msgspec.Struct, frozen=True, array_like=True):
     request_id: str
     action: str
     argument: str
     by: str
+    position: int = 0  # in the inbox
 
 
 class Spent(msgspec.Struct, frozen=True, array_like=True):
@@ -198,6 +215,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 1  # of the present turn's dispatches
     in_flight: tuple[InFlight, ...] = ()
     question: Question | None = None
+    ticket: Ticketed | None = None  # of the call of the present turn that people decide on, or have decided on
     controls: tuple[Control, ...] = ()
     inbox_position: int = 0
     pause_reason: str = ""  # the exhausted dimension when the budget paused it, "" when a person did

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from setpoint.kernel.contract import ToolGrant
+from setpoint.kernel.contract import ApprovalRule, ToolGrant
 from setpoint.kernel.proposal import Call
 
 Gate = Literal["syntactic", "resource", "isolation", "progress"]
@@ -29,6 +29,9 @@ RefusalReason = Literal[
     "FORBIDDEN_PATH",
     "PRECONDITION",
     "APPROVAL_REQUIRED",
+    "APPROVAL_DENIED",
+    "APPROVAL_EXPIRED",
+    "APPROVAL_VOID",
     # progress
     "LOOP_DETECTED",
     "BLOCKED",
@@ -49,11 +52,19 @@ class Permit:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A person must say yes first."""
+    """A person must say yes first, by this rule. ``permit`` is what a yes would allow, and nothing else."""
 
-    call: Call
-    rule: str
-    by: tuple[str, ...]
+    permit: Permit
+    rule: ApprovalRule
+
+    @property
+    def call(self) -> Call:
+        return self.permit.call
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The roles that may decide."""
+        return self.rule.by
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ import msgspec
 
 from setpoint.kernel.errors import LogCorrupt
 from setpoint.kernel.events import (
+    ApprovalRequested,
+    ApprovalResolved,
+    ApprovalSigned,
     CheckpointWritten,
     ControlApplied,
     ControlRequested,
@@ -100,39 +103,6 @@ class SignalReceived(Event, frozen=True):
     key: str
     position: int
     payload: Ref | None = None
-
-
-class ApprovalRequested(Event, frozen=True):
-    """A ticket: what exactly people are asked to approve. Nothing of it may change afterwards."""
-
-    node: str
-    ticket_id: str
-    ticket: Ref
-    action_digest: str
-    expires_at_ms: int
-    covers: str = ""  # path of the call it is asked for ahead of
-
-
-class ApprovalSigned(Event, frozen=True):
-    """A signed decision came; ``counts`` tells whether it was valid, ``why`` why not."""
-
-    ticket_id: str
-    by: str
-    verdict: str
-    decision: Ref
-    position: int
-    counts: bool
-    why: str = ""
-
-
-class ApprovalResolved(Event, frozen=True):
-    """``outcome``: granted | denied | expired | void (what was approved is not what would be done now)."""
-
-    node: str
-    ticket_id: str
-    outcome: str
-    by: list[str] = []
-    reason: str = ""
 
 
 class EffectQueued(Event, frozen=True):

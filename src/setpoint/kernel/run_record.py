@@ -26,7 +26,7 @@ from setpoint.kernel.events import (
     ModelReplied,
     Ref,
 )
-from setpoint.kernel.record import Control, Spent
+from setpoint.kernel.record import Control, Spent, Ticketed
 from setpoint.kernel.run_events import (
     ApprovalRequested,
     ApprovalResolved,
@@ -120,22 +120,6 @@ class Done(msgspec.Struct, frozen=True):
     arguments: Ref
     arguments_digest: str
     result: Ref | None
-
-
-class Ticketed(msgspec.Struct, frozen=True):
-    """An approval that was asked for at a node."""
-
-    node: str
-    ticket_id: str
-    ticket: Ref
-    action_digest: str
-    expires_at_ms: int
-    decisions: tuple[Ref, ...] = ()
-    outcome: str = ""  # granted | denied | expired | void
-    by: tuple[str, ...] = ()
-    reason: str = ""
-    used: bool = False
-    covers: str = ""
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True):

@@ -13,6 +13,9 @@ from setpoint.kernel import limits
 from setpoint.kernel.budget import Raised
 from setpoint.kernel.errors import IllegalTransition
 from setpoint.kernel.events import (
+    ApprovalRequested,
+    ApprovalResolved,
+    ApprovalSigned,
     Authorized,
     BudgetRaised,
     CallDeclined,
@@ -62,6 +65,7 @@ from setpoint.kernel.record import (
     Seen,
     Shown,
     Spent,
+    Ticketed,
 )
 from setpoint.kernel.transitions import State, is_legal
 
@@ -153,6 +157,7 @@ def _failed(record: Record, turn: int, event: ModelFailed) -> Record:
 
 
 def _authorized(record: Record, turn: int, event: Authorized) -> Record:
+    record = _ruled(record, turn, event.ordinal)
     if not event.path:
         return record
     working = (*(path for path in record.working if path != event.path), event.path)
@@ -163,7 +168,16 @@ def _refused(record: Record, turn: int, event: Refused) -> Record:
     what = event.call_digest or digest_bytes(f"{event.pointer} {event.message}".encode())[7:39]
     seen = Seen(turn, what, record.attempt_state, event.reason)
     shown = Shown(turn, event.ordinal, event.tool, "REFUSED", None, f"{event.reason}: {event.message}"[:2000])
+    record = _ruled(record, turn, event.ordinal)
     return replace(record, recent=_recent(record, seen), shown=_shown(record, shown))
+
+
+def _ruled(record: Record, turn: int, ordinal: int) -> Record:
+    """The held call is ruled on by its ticket, which is good for nothing else any more."""
+    ticket = record.ticket
+    if ticket is None or ticket.node != f"{turn}.{ordinal}":
+        return record
+    return replace(record, ticket=replace(ticket, used=True))
 
 
 def _intent(record: Record, turn: int, event: ToolIntent) -> Record:
@@ -315,7 +329,10 @@ def _interrupted(record: Record, turn: int) -> Record:
     What the dead attempt left behind counts for nothing, else a crash would spend a call, look like a repetition, or
     judge by the evidence of a state that is gone.
     """
-    begun = replace(record, state=_to(record, "READY"))  # back at the boundary, and at once into the turn again
+    ticket = record.ticket if record.ticket is None else replace(record.ticket, used=False)  # its use is gone, too
+    begun = replace(
+        record, state=_to(record, "READY"), ticket=ticket
+    )  # back at the boundary, and at once into the turn again
     calls = {tool: count - record.turn_calls.get(tool, 0) for tool, count in record.calls_by_tool.items()}
     return replace(
         begun,
@@ -337,7 +354,7 @@ def _interrupted(record: Record, turn: int) -> Record:
 def _over(record: Record) -> Record:
     """The proposal in flight is decided: whatever the log holds after this, it is not dispatched again."""
     state: State = record.state if record.state in ("PAUSED", "FINALIZING") else _to(record, "READY")
-    return replace(record, state=state, reply=None, in_flight=())
+    return replace(record, state=state, reply=None, in_flight=(), ticket=None)
 
 
 def _turn_ended(record: Record, turn: int, event: TurnEnded) -> Record:
@@ -392,13 +409,34 @@ def _answered(record: Record, turn: int, event: QuestionAnswered) -> Record:
     )
 
 
+def _requested(record: Record, turn: int, event: ApprovalRequested) -> Record:
+    """The whole proposal waits, and holds nothing but this record (law L12)."""
+    ticket = Ticketed(event.node, event.ticket_id, event.ticket, event.action_digest, event.expires_at_ms)
+    return replace(record, state=_to(record, "AWAITING_APPROVAL"), ticket=ticket)
+
+
+def _signed(record: Record, turn: int, event: ApprovalSigned) -> Record:
+    ticket = record.ticket
+    if not event.counts or ticket is None or ticket.ticket_id != event.ticket_id or event.decision in ticket.decisions:
+        return record
+    return replace(record, ticket=replace(ticket, decisions=(*ticket.decisions, event.decision)))
+
+
+def _resolved(record: Record, turn: int, event: ApprovalResolved) -> Record:
+    """Still AWAITING_APPROVAL: the call it was asked for is dispatched from there, or the turn ends."""
+    ticket = record.ticket
+    if ticket is None or ticket.ticket_id != event.ticket_id:
+        return record
+    return replace(record, ticket=replace(ticket, outcome=event.outcome, by=tuple(event.by), reason=event.reason))
+
+
 def _raised(record: Record, turn: int, event: BudgetRaised) -> Record:
     more = Raised(event.turns, event.tokens, event.usd_micros, event.wall_ms)
     return replace(record, raised=record.raised.plus(more))
 
 
 def _control(record: Record, turn: int, event: ControlRequested) -> Record:
-    control = Control(event.request_id, event.action, event.argument, event.by)
+    control = Control(event.request_id, event.action, event.argument, event.by, event.position)
     position = max(record.inbox_position, event.position)
     return replace(record, controls=(*record.controls, control), inbox_position=position)
 
@@ -451,6 +489,7 @@ def _finished(record: Record, turn: int, event: Finished) -> Record:
         finished_code=event.code,
         in_flight=(),
         question=None,
+        ticket=None,
         reply=None,
     )
 
@@ -519,6 +558,9 @@ _FOLDS: Final[dict[type[Event], Any]] = {
     Stalled: _stalled,
     QuestionAsked: _asked,
     QuestionAnswered: _answered,
+    ApprovalRequested: _requested,
+    ApprovalSigned: _signed,
+    ApprovalResolved: _resolved,
     BudgetRaised: _raised,
     ControlRequested: _control,
     ControlApplied: _control_applied,

@@ -16,9 +16,9 @@ from setpoint.kernel.contract import Rate, Task, ToolGrant
 from setpoint.kernel.keys import short_digest
 from setpoint.kernel.proposal import Call, Malformed
 from setpoint.kernel.record import Record
-from setpoint.kernel.ruling import Effect, Gate, Permit, Refusal, RefusalReason, Ruling
+from setpoint.kernel.ruling import Effect, Gate, Hold, Permit, Refusal, RefusalReason, Ruling
 from setpoint.kernel.units import format_duration
-from setpoint.phases.p3_gate.approval import check_approval
+from setpoint.phases.p3_gate.approval import rule_that_holds
 from setpoint.phases.p3_gate.reach import check_path, check_preconditions
 from setpoint.phases.p3_gate.schema import check_schema, refuse_malformed
 from setpoint.phases.p3_gate.tools import ASK_OPERATOR, COMPLETE_TASK, Tool, blast_radius, is_read_only
@@ -60,18 +60,14 @@ def rule(
         return refusal
     about = _call_facts(call, facts.resolved)
     variables = {**facts.variables, "effect": effect, "call": about}
-    refusal = check_preconditions(call, grant, variables)
-    if refusal is not None:
-        return refusal
-    hold = check_approval(call, task, variables)
-    if hold is not None:
-        return hold
-    refusal = _progress(call, record)
+    refusal = check_preconditions(call, grant, variables) or _progress(call, record)
     if refusal is not None:
         return refusal
     path = facts.resolved if tool.path_argument else None
     blast = "high" if about.get("blast") == "high" else ""
-    return Permit(call, grant, effect, path, tuple(item.address for item in record.items), blast)
+    permit = Permit(call, grant, effect, path, tuple(item.address for item in record.items), blast)
+    held_by = rule_that_holds(task, variables)  # last: people are asked only about what nothing else forbids
+    return permit if held_by is None else Hold(permit, held_by)
 
 
 def effect_of(call: Call, tool: Tool) -> Effect:

@@ -19,6 +19,8 @@ from setpoint.certificate.log import head
 from setpoint.certificate.statement import COVERS
 from setpoint.kernel.contract import Criterion, Invariant, Level, Task
 from setpoint.kernel.events import (
+    ApprovalRequested,
+    ApprovalSigned,
     Authorized,
     BudgetRaised,
     ChangesObserved,
@@ -53,7 +55,7 @@ class Statement:
 
     predicate: dict[str, Any]
     envelopes: tuple[dict[str, Any], ...]
-    payloads: tuple[str, ...]  # digests: replies, arguments and change sets too long for their events
+    payloads: tuple[str, ...]  # digests: replies, arguments, change sets too long for their events; tickets, decisions
 
     @property
     def level(self) -> str:
@@ -191,6 +193,8 @@ def _gather(facts: _Facts, stored: Stored, event: EventUnion) -> None:
             facts.permits.add((stored.turn, ordinal))
         case Refused(ordinal=ordinal):
             facts.refusals.add((stored.turn, ordinal))
+        case ApprovalRequested(ticket=ref) | ApprovalSigned(decision=ref, counts=True):
+            _need(facts, ref)
         case ToolIntent(arguments_ref=ref):
             _need(facts, ref)
         case ChangesObserved(changes_ref=ref):
