@@ -399,7 +399,7 @@ class Bank:
             to = text = None
         if type(to) is not str or type(text) is not str:
             return Answer.error(422, "malformed", 'The body is {"to": TEXT, "text": TEXT}.')
-        if any(order["customer"] == to and order.get("mail") == "returned" for order in self.orders.values()):
+        if any(order["customer"] == to and order.get("mail") == "returned" for order in list(self.orders.values())):
             return Answer.error(402, "undeliverable", f"Mail to {to} comes back.")
         return self._ledger.letter(key, to, text, request, remember=remember)
 

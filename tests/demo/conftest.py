@@ -60,8 +60,8 @@ def ordinary(place: Path) -> Installation:
 
 
 def _install(packages: Path) -> None:
-    """Copy Setpoint, what it needs and pytest into ``packages``."""
-    waiting, seen = ["setpoint", "pytest"], set[str]()
+    """Copy Setpoint, what it needs, pytest and httpx into ``packages``."""
+    waiting, seen = ["setpoint", "pytest", "httpx"], set[str]()
     while waiting:
         name = waiting.pop().lower().replace("_", "-")
         if name in seen:

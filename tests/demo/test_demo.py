@@ -266,7 +266,7 @@ def test_the_open_loop_alone_and_kept_in_a_directory_of_the_user(place: Path) ->
 
 
 def test_unknown_stories_and_turns_are_usage_faults(place: Path) -> None:
-    for words in (("refund",), ("--turn", "3"), ("--turn", "0", "--open-loop")):
+    for words in (("drift",), ("--order", "late"), ("--turn", "3"), ("--turn", "0", "--open-loop")):
         shown = demo(place, *words)
         assert (shown.code, shown.text) == (2, ""), words
         assert shown.errors.startswith("setpoint: ")

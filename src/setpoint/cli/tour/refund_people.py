@@ -12,7 +12,15 @@ from setpoint.kernel.ticket import Ticket, describe
 
 WAITS: Final = 13
 """The exit code of a run that waits for a person."""
-SHOWN: Final = ("Action", "Arguments", "Preview", "Needs", "Expires", "Digest")
+SHOWN: Final = {
+    "Action": "asks",
+    "Arguments": "with",
+    "Preview": "means",
+    "Needs": "needs",
+    "Expires": "expires",
+    "Digest": "digest",
+}
+"""What is shown here of a ticket, and the word for it."""
 
 
 async def play(narrator: Narrator, shop: Shop, home: Path) -> None:
@@ -86,7 +94,7 @@ async def _another_amount(narrator: Narrator, shop: Shop) -> None:
 def _tell_ticket(narrator: Narrator, ticket: Ticket) -> None:
     for label, text in describe(ticket):
         if label in SHOWN:
-            narrator.row(label.lower(), " ".join(text.split()))
+            narrator.row(SHOWN[label], " ".join(text.split()))
 
 
 def _granted_by(run: Run) -> list[str]:
