@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from setpoint import App, capability
@@ -330,6 +332,37 @@ def test_a_step_that_failed_may_be_mended_and_moved_and_goes_on():
     asyncio.run(story())
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from("abcd"), unique=True, max_size=3),
+    st.lists(st.sampled_from("abcde"), unique=True, max_size=3),
+    st.lists(st.sampled_from(["a", "b", "c", "d", "e", "go"]), unique=True, min_size=1),
+    st.booleans(),
+)
+def test_a_run_is_movable_when_the_new_chain_continues_what_it_did_and_then_does_just_that(
+    done: list[str], left: list[str], new: list[str], continues: bool
+):
+    """R059, N1: whatever is inserted, removed, renamed or moved."""
+    left = [name for name in left if name not in done]
+    if continues:
+        new = [*done, "go", *(name for name in new if name not in (*done, "go"))]
+
+    async def story() -> None:
+        kit, run_id = await begun(chain(*done, "go", *left))
+        verdict = deploy(kit, (2, chain(*new)))
+        prefix = [*done, "go"]
+        assert verdict.can_move == (new[: len(prefix)] == prefix), verdict
+        if not verdict.can_move:
+            assert verdict.reason and verdict.node
+            return
+        await migrate(kit.runs, run_id, by="anna")
+        kit.signal(run_id, "go")
+        outcome = await kit.go_on(run_id)
+        assert outcome.output["note"] == "".join([*done, *new[len(prefix) :]])
+
+    asyncio.run(story())
+
+
 # Blocks
 
 
@@ -540,7 +573,7 @@ def test_an_effect_in_doubt_keeps_its_probe():
 
     async def story() -> None:
         kit = AppKit(app_of((1, doubtful(later))))
-        outcome = await kit.run("w", {"id": "A-1"}, patience="0s")
+        outcome = await kit.run("w", {"id": "A-1"}, patience="1ms")
         assert outcome.record.effects["w/send"].status == "queued"
         verdict = deploy(kit, (2, doubtful(None)))
         assert "its effect is under way; send has no probe in version 2" in verdict.reason
