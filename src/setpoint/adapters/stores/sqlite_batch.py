@@ -12,8 +12,7 @@ goes down beside the events is one statement more a batch for each kind of it, a
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 
 from setpoint.adapters.stores.group_commit import Job, Outcome
 from setpoint.adapters.stores.sqlite_beside import (
@@ -24,12 +23,12 @@ from setpoint.adapters.stores.sqlite_beside import (
     put_wakes,
 )
 from setpoint.adapters.stores.sqlite_faults import fault_of
+from setpoint.adapters.stores.sqlite_rows import ROWS_A_STATEMENT, chunks, flat
 from setpoint.adapters.stores.tips import Tip
 from setpoint.kernel.chain import hash_raw, hash_text
 from setpoint.kernel.errors import Effect, Fault
 from setpoint.ports.log import Head
 
-ROWS_A_STATEMENT = 64  # of 8 parameters each; a prepared statement exists for each smaller number
 CHECKPOINTS_KEPT = 2  # the newest, and one to fall back to
 
 _ROWS = [",".join(["(?,?,?,?,?,?,?,?)"] * n) for n in range(ROWS_A_STATEMENT + 1)]
@@ -126,8 +125,8 @@ class BatchWriter:
         if len(moves) == 1:
             moved = self.connection.execute(_ADVANCE_ONE, moves[0]).rowcount
         else:
-            for chunk in _chunks(moves):
-                moved += self.connection.execute(_ADVANCE[len(chunk)], _flat(chunk)).rowcount
+            for chunk in chunks(moves):
+                moved += self.connection.execute(_ADVANCE[len(chunk)], flat(chunk)).rowcount
         admitted = [(self._ids[job.stream], job) for job in jobs if job.fence is not None]
         placed = _placed(admitted)
         if moved != len(moves) or (placed and not put_together(self.connection, placed)):
@@ -237,8 +236,8 @@ def _placed(admitted: Admitted) -> Placed:
 
 
 def _insert_events(db: sqlite3.Connection, admitted: Admitted) -> None:
-    for chunk in _chunks((id, *row) for id, job in admitted for row in job.rows):
-        db.execute(_INSERT[len(chunk)], _flat(chunk))
+    for chunk in chunks((id, *row) for id, job in admitted for row in job.rows):
+        db.execute(_INSERT[len(chunk)], flat(chunk))
 
 
 def _insert_payloads(db: sqlite3.Connection, admitted: Admitted) -> None:
@@ -260,13 +259,3 @@ def _insert_checkpoints(db: sqlite3.Connection, admitted: Admitted) -> None:
             "(SELECT seq FROM checkpoint WHERE stream=?1 ORDER BY seq DESC LIMIT ?2)",
             (id, CHECKPOINTS_KEPT),
         )
-
-
-def _chunks(rows: Iterable[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
-    iterator = iter(rows)
-    while chunk := list(islice(iterator, ROWS_A_STATEMENT)):
-        yield chunk
-
-
-def _flat(rows: Sequence[tuple[object, ...]]) -> list[object]:
-    return [value for row in rows for value in row]

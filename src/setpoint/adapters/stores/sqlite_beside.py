@@ -12,19 +12,18 @@ SQLite opens them by way of its own schema.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 
 from setpoint.adapters.stores.beside import statement_refused, wrong_row_count
 from setpoint.adapters.stores.leases import claimed_by_other
+from setpoint.adapters.stores.sqlite_rows import ROWS_A_STATEMENT, chunks, flat
 from setpoint.kernel.errors import Fault, StatementRefused
 from setpoint.ports.log import NO_WAKE, WAKE_AS_BEFORE, Beside, Statement
 
 OWN_TABLES = frozenset({"stream", "event", "payload", "checkpoint", "inbox", "effect_claim"})
 
-_ROWS_A_STATEMENT = 64
-_PAIRS = [",".join(["(?,?)"] * n) for n in range(_ROWS_A_STATEMENT + 1)]
+_PAIRS = [",".join(["(?,?)"] * n) for n in range(ROWS_A_STATEMENT + 1)]
 _CLAIM = [f"INSERT INTO effect_claim VALUES {pairs} ON CONFLICT (key) DO NOTHING" for pairs in _PAIRS]
 _WAKE = [f"UPDATE stream SET wake_ms=t.column2 FROM (VALUES {pairs}) AS t WHERE id=t.column1" for pairs in _PAIRS]
 _WAKE_ONE = "UPDATE stream SET wake_ms=?2 WHERE id=?1"
@@ -61,7 +60,7 @@ def put_together(db: sqlite3.Connection, placed: Placed) -> bool:
     releases = [(key, id) for id, _, beside in placed for key in beside.releases]
     if claims and releases and not {key for key, _ in claims}.isdisjoint(key for key, _ in releases):
         return False  # which came first matters
-    if sum(db.execute(_CLAIM[len(chunk)], _flat(chunk)).rowcount for chunk in _chunks(claims)) != len(claims):
+    if sum(db.execute(_CLAIM[len(chunk)], flat(chunk)).rowcount for chunk in chunks(claims)) != len(claims):
         return False
     if releases:
         db.executemany("DELETE FROM effect_claim WHERE key=? AND stream=?", releases)
@@ -98,8 +97,8 @@ def put_apart(db: sqlite3.Connection, id: int, stream: str, beside: Beside) -> F
         finally:
             if db.in_transaction:
                 db.execute("RELEASE beside")
-    for chunk in _chunks((key, id) for key in claims):
-        db.execute(_CLAIM[len(chunk)], _flat(chunk))
+    for chunk in chunks((key, id) for key in claims):
+        db.execute(_CLAIM[len(chunk)], flat(chunk))
     if beside.releases:
         db.executemany("DELETE FROM effect_claim WHERE key=? AND stream=?", [(key, id) for key in beside.releases])
     return None
@@ -115,8 +114,8 @@ def put_wakes(db: sqlite3.Connection, placed: Placed) -> None:
     if len(wakes) == 1:
         db.execute(_WAKE_ONE, *wakes.items())
     else:
-        for chunk in _chunks(wakes.items()):
-            db.execute(_WAKE[len(chunk)], _flat(chunk))
+        for chunk in chunks(wakes.items()):
+            db.execute(_WAKE[len(chunk)], flat(chunk))
 
 
 def _run_statements(db: sqlite3.Connection, stream: str, statements: Sequence[Statement]) -> None:
@@ -175,13 +174,3 @@ def _confined(db: sqlite3.Connection) -> Iterator[list[str]]:
 def _is_kept_from_users(table: str) -> bool:
     name = table.lower()
     return name in OWN_TABLES or name.startswith(("sqlite_", "pragma_"))
-
-
-def _chunks(rows: Iterable[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
-    iterator = iter(rows)
-    while chunk := list(islice(iterator, _ROWS_A_STATEMENT)):
-        yield chunk
-
-
-def _flat(rows: Sequence[tuple[object, ...]]) -> list[object]:
-    return [value for row in rows for value in row]
