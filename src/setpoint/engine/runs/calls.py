@@ -13,8 +13,6 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec.structs import replace
-
 from setpoint.engine.runs.approving import require_approval
 from setpoint.engine.runs.hand import Fails, Hand, Parked, Pauses, run_code
 from setpoint.engine.runs.program import CallCode, Values
@@ -144,6 +142,7 @@ async def _first(calling: Calling) -> None:
     _require_precondition(calling)
     if not contract.is_effect:
         return await _look(calling, arguments)
+    await require_approval(hand, contract, calling.path, calling.static, arguments)
     own = run_code(hand, calling.path, "the key", calling.effector.key, arguments)
     key = own or call_key(hand.run_id, 0, 0, calling.path, exact(arguments))
     return await _send(calling, arguments, key, f"{contract.name}:{key}")

@@ -65,7 +65,6 @@ def _result(hand: Hand, request: Request, key: str, position: int) -> None:
         reason = "no effect under that key waits for a report"
         hand.journal.add(LateResult(key=str(said.get("key", "")), position=position, reason=reason))
         return
-    hand.journal.add(_requested(request, key, position))
     result = hand.journal.store(said.get("result"))
     hand.journal.add(EffectDelivered(node=effect.node, key=effect.key, status="done", how="inbox", result=result))
     hand.journal.add(_requested(request, key, position))  # behind what it says: the message is taken by its position
@@ -92,7 +91,11 @@ def _settle(hand: Hand, request: Request, key: str, position: int) -> None:
     hand.journal.add(ControlApplied(request_id=key, action="settle"))
 
 
-def _effect_of(hand: Hand, key: str, status: str) -> Effect | None:
+_REPORTED_ON = ("pending", "queued", "unknown")
+"""A report may overtake the reply that promised it, and may come when nobody counted on it any more."""
+
+
+def _effect_of(hand: Hand, key: str, *statuses: str) -> Effect | None:
     for effect in hand.record.effects.values():
         if effect.key == key and effect.status in statuses:
             return effect

@@ -163,19 +163,14 @@ def _joined(hand: Hand, path: str, scopes: Sequence[str]) -> Values:
 async def _map(hand: Hand, node: Map, path: str, static: str, block: str) -> None:
     items = _items(hand, node, path, static)
     inner = [join(path, str(number)) for number in range(len(items))]
-    left = iter(range(len(items)))
-    stopped = False
+    gate = asyncio.Semaphore(node.at_once)
 
     async def one(number: int) -> None:
         async with gate:
             if inner[number] not in hand.record.blocks:
                 kept, refs = hand.journal.spill({node.item: items[number]})
                 hand.journal.add(BlockEntered(node=path, blocks=[inner[number]], scopes=True, values=kept, refs=refs))
-            try:
-                await walk(hand, node.body, inner[number], join(static, "*"))
-            except (Asked, Fails, Pauses):
-                stopped = True
-                raise
+            await walk(hand, node.body, inner[number], join(static, "*"))
 
     await together([one(number) for number in range(len(items))])
     values: Values = {}
