@@ -29,7 +29,7 @@ def test_get_lists_trajectories_and_one_with_its_conditions(toured: Shell):
     assert [c["type"] for c in told["conditions"]] == CONDITIONS
     assert {c["type"]: c["status"] for c in told["conditions"]}["Verified"] == "True"
     text = toured.run("get").stdout.splitlines()
-    assert text[0].split() == ["TRAJECTORY", "TASK", "STATUS", "TURN", "DELTA", "AGE", "REASON"]
+    assert text[0].split() == ["ID", "KIND", "NAME", "STATUS", "AT", "DELTA", "AGE", "REASON"]
     assert text[1].startswith(one["trajectory_id"])
 
 
@@ -159,7 +159,7 @@ def test_a_turn_without_a_model_call_has_no_prompt(toured: Shell):
 
 
 def test_top_shows_the_live_ones_once_where_nobody_can_watch(toured: Shell):
-    assert toured.json("top") == {"trajectories": []}
+    assert toured.json("top") == {"trajectories": [], "runs": [], "finished": 1}
     assert len(toured.run("top").stdout.splitlines()) == 1
 
 

@@ -16,7 +16,7 @@ def test_doctor_tells_tier_limits_domains_store_and_extras(shell: Shell):
     assert [d["domain"] for d in told["trust_domains"]] == ["model proposer", "supervisor", "sandbox", "verifier"]
     assert all(d["kept_by"] for d in told["trust_domains"])
     assert told["store"]["durability"] == "power"
-    assert {extra["name"] for extra in told["extras"]} == {"openai", "anthropic", "pytest"}
+    assert {extra["name"] for extra in told["extras"]} == {"openai", "anthropic", "http", "postgres", "pytest"}
     assert told["state"] == {"home": str(shell.home), "mode": "0700"}
     assert stat.S_IMODE(shell.home.stat().st_mode) == 0o700
     text = shell.run("doctor").stdout

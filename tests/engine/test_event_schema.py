@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from setpoint.adapters.stores.export import envelope_line
+from setpoint.app.event_schema import EVENT_TYPES
 from setpoint.app.planning import Plan, plan_of
 from setpoint.app.schema import KINDS, PUBLISHED, schema
 from setpoint.kernel.contract import Rate, ToolGrant
 from setpoint.kernel.errors import UsageFault
-from setpoint.kernel.events import EVENT_TYPES
 from setpoint.testing import ScriptedReplies, call, claim, reply
 from setpoint.testing.tasks import make_task
 

@@ -10,12 +10,18 @@ from typing import Any, Final
 import msgspec
 
 from setpoint.app.planning import Plan
+from setpoint.kernel import events
 from setpoint.kernel.chain import INT_MAX
-from setpoint.kernel.events import EVENT_TYPES, SCHEMA_VERSION
+from setpoint.kernel.events import SCHEMA_VERSION, Event
+from setpoint.kernel.run_events import RUN_EVENT_TYPES
+from setpoint.kernel.session_events import SESSION_EVENT_TYPES
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _REF: Final = "#/$defs/{name}"
 _HASH: Final = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
+
+EVENT_TYPES: Final[dict[str, type[Event]]] = {**events.EVENT_TYPES, **RUN_EVENT_TYPES, **SESSION_EVENT_TYPES}
+"""Every event of trajectories, runs and sessions: one envelope, and a name means the same everywhere."""
 
 Schema = dict[str, Any]
 

@@ -17,7 +17,7 @@ from setpoint.kernel.record import Record
 from setpoint.kernel.run_record import RunRecord
 from setpoint.ports.log import StreamInfo
 
-TRAJECTORY, RUN = "trajectory", "run"
+TRAJECTORY, RUN, SESSION = "trajectory", "run", "session"
 PLANNED = "Planned"
 """How a plan's own trajectory ends; it is never meant by "the newest"."""
 _SHOWN_MAX = 10
@@ -55,7 +55,7 @@ _LIST = "`setpoint get` lists what there is."
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What a person means: a trajectory or a run."""
+    """What a person means: a trajectory, a run, or for some verbs a session."""
 
     id: str
     kind: str
@@ -66,15 +66,20 @@ class Stream:
 
 
 def stream(
-    runtime: Runtime, typed: str | None, fits: Callable[[Record | RunRecord], bool] | None = None, needs: str = ""
+    runtime: Runtime,
+    typed: str | None,
+    fits: Callable[[Record | RunRecord], bool] | None = None,
+    needs: str = "",
+    *,
+    kinds: tuple[str, ...] = (TRAJECTORY, RUN),
 ) -> Stream:
     """The trajectory or run that ``typed`` is or uniquely begins; None: the newest that is no plan and no child.
 
-    ``fits`` and ``needs`` as for ``trajectory``.
+    ``fits`` and ``needs`` as for ``trajectory``. A session is only ever meant by its name.
     """
     if typed is not None:
         found = _named(typed, runtime.log.streams())
-        if found.kind not in (TRAJECTORY, RUN):
+        if found.kind not in kinds:
             raise UsageFault(f"{found.stream} is a {found.kind}; this verb is for trajectories and runs", hint=_LIST)
         return Stream(found.stream, found.kind)
     fitting: list[str] = []
@@ -120,12 +125,17 @@ def _record_of(runtime: Runtime, info: StreamInfo) -> Record | RunRecord | None:
     return None
 
 
+_PREFIXES = ("tr-", "rn-", f"{SESSION}:")
+
+
 def _named(typed: str, streams: list[StreamInfo]) -> StreamInfo:
     """The stream of that id, or the only one whose id begins so, with or without ``tr-`` and its like."""
     known = {info.stream: info for info in streams if info.seq > 0}
     if typed in known:
         return known[typed]
-    found = [info for name, info in known.items() if typed and name.startswith((typed, f"tr-{typed}", f"rn-{typed}"))]
+    found = [
+        info for name, info in known.items() if typed and name.startswith((typed, *(f"{p}{typed}" for p in _PREFIXES)))
+    ]
     if len(found) == 1:
         return found[0]
     if not found:

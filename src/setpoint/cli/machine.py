@@ -5,6 +5,7 @@ Nothing is assumed: the sandbox is probed by running it, and every line is read 
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import os
 import platform
@@ -14,21 +15,27 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any, Final
 
+from setpoint.adapters.approvers.signing import OWN_NAME
 from setpoint.adapters.sandboxes.probe import Found, probe
 from setpoint.adapters.stores import open_log
+from setpoint.app.approvers import read_approvers
 from setpoint.app.keys import PRIVATE_NAME
 from setpoint.app.places import Places, find_places
 from setpoint.cli.terminal import printable, say, say_json, styled
-from setpoint.kernel.errors import Fault
+from setpoint.cli.wording import shown_url
+from setpoint.kernel.errors import Fault, UsageFault
 from setpoint.version import VERSION
 
 EXIT_NO_ISOLATION: Final = 12
 LIMITS: Final = ("wall", "cpu", "memory", "pids", "output", "disk")
 EXTRAS: Final = {
-    "openai": "models behind an OpenAI-compatible endpoint",
-    "anthropic": "Anthropic's models",
-    "pytest": "criteria that run pytest on Setpoint's own interpreter",
+    "openai": ("openai", "models behind an OpenAI-compatible endpoint"),
+    "anthropic": ("anthropic", "Anthropic's models"),
+    "http": ("httpx", "capabilities over HTTP"),
+    "postgres": ("psycopg", "a store in a PostgreSQL database"),
+    "pytest": ("pytest", "criteria that run pytest on Setpoint's own interpreter"),
 }
+"""By the name pip knows: the module it brings, and what for."""
 
 
 def doctor(arguments: Namespace) -> int:
@@ -73,8 +80,10 @@ def _document(places: Places, found: Found) -> dict[str, Any]:
         "trust_domains": _domains(places, found),
         "store": _store(places),
         "state": {"home": str(places.home), "mode": f"{os.stat(places.home).st_mode & 0o777:04o}"},
-        "extras": [_extra(name, use) for name, use in EXTRAS.items()],
-        "not_in_this_release": ["PostgreSQL store", "container sandbox", "signed approvals", "outside effects"],
+        "approvals": _approvals(places),
+        "extras": [_extra(name, module, use) for name, (module, use) in EXTRAS.items()],
+        "postgres_server": _postgres_server(),
+        "not_in_this_release": ["container sandbox", "the server", "MCP"],
         "skipped_tests": list(_skips(found)),
     }
 
@@ -97,7 +106,7 @@ def _domains(places: Places, found: Found) -> list[dict[str, str]]:
         },
         {
             "domain": "supervisor",
-            "holds": f"the log {places.store_url} and the signing key {places.keys / PRIVATE_NAME}",
+            "holds": f"the log {shown_url(places.store_url)} and the signing key {places.keys / PRIVATE_NAME}",
             "kept_by": f"this process (pid {os.getpid()}, uid {os.geteuid()}); its state directory {places.home} "
             "(mode 0700) lies outside every workspace and is in no sandbox",
         },
@@ -115,19 +124,51 @@ def _domains(places: Places, found: Found) -> list[dict[str, str]]:
 
 def _store(places: Places) -> dict[str, Any]:
     """Whether the log can be opened, and what survives: ``power``, ``process`` or ``none``."""
+    url = shown_url(places.store_url)
+    kind = url.partition(":")[0]
     try:
         log = open_log(places.store_url, lambda: 0)
     except Fault as fault:
-        return {"url": places.store_url, "usable": False, "durability": None, "problem": fault.message}
-    durability, count = log.durability, len(log.streams())
+        return {"url": url, "kind": kind, "usable": False, "durability": None, "problem": fault.message}
+    infos = log.streams()
+    durability, kinds = log.durability, [info.kind for info in infos]
     import asyncio
 
     asyncio.run(log.close())
-    return {"url": places.store_url, "usable": True, "durability": durability, "trajectories": count}
+    counts = {"trajectories": kinds.count("trajectory"), "runs": kinds.count("run"), "sessions": kinds.count("session")}
+    return {"url": url, "kind": kind, "usable": True, "durability": durability, **counts}
 
 
-def _extra(name: str, use: str) -> dict[str, Any]:
-    installed = importlib.util.find_spec(name) is not None
+def _approvals(places: Places) -> dict[str, Any]:
+    """Who may approve here, and what they can sign with."""
+    told: dict[str, Any] = {
+        "roster": str(places.approvers),
+        "found": places.approvers.exists(),
+        "approvers": 0,
+        "own_key": str(places.keys / OWN_NAME) if (places.keys / OWN_NAME).exists() else None,
+        "ssh_keygen": shutil.which("ssh-keygen"),
+        "problem": None,
+    }
+    if told["found"]:
+        try:
+            told["approvers"] = len({one.name for one in read_approvers(places.approvers)})
+        except UsageFault as fault:
+            told["problem"] = fault.message
+    return told
+
+
+def _postgres_server() -> dict[str, Any]:
+    """A server's programs, for the tests that start one of their own; or why those tests skip."""
+    found = [os.path.dirname(os.path.realpath(path)) for path in [shutil.which("initdb")] if path]
+    found += sorted(glob.glob("/usr/lib/postgresql/*/bin"), reverse=True)
+    for directory in found:
+        if all(os.access(f"{directory}/{name}", os.X_OK) for name in ("initdb", "postgres")):
+            return {"programs": directory, "problem": None}
+    return {"programs": None, "problem": "initdb and postgres were not found"}
+
+
+def _extra(name: str, module: str, use: str) -> dict[str, Any]:
+    installed = importlib.util.find_spec(module) is not None
     return {
         "name": name,
         "installed": installed,
@@ -148,6 +189,12 @@ def _skips(found: Found) -> Iterator[str]:
         yield "strace is not installed: the test that counts syncs from outside"
     if shutil.which("setpriv") is None:
         yield "setpriv is not installed: attacks as another user"
+    if (problem := _postgres_server()["problem"]) is not None:
+        yield f"no PostgreSQL server ({problem}): tests of the Postgres store"
+    elif importlib.util.find_spec("psycopg") is None:
+        yield "psycopg is not installed: tests of the Postgres store"
+    if shutil.which("ssh-keygen") is None:
+        yield "ssh-keygen is not installed: approvals signed with SSH keys"
     if os.geteuid() != 0:
         yield "not root: tests that need to run as root"
 
@@ -189,16 +236,33 @@ def _said(told: dict[str, Any]) -> Iterator[str]:
     yield f"store  {store['url']}"
     if store["usable"]:
         survives = {"power": "a power cut", "process": "the end of the process", "none": "nothing"}
-        yield f"  what is acknowledged survives {survives.get(store['durability'], store['durability'])}"
+        yield f"  reachable; what is acknowledged survives {survives.get(store['durability'], store['durability'])}"
+        yield f"  {store['trajectories']} trajectories, {store['runs']} runs, {store['sessions']} sessions"
     else:
         yield styled(f"  not usable: {store['problem']}", "red")
     yield f"state  {told['state']['home']} (mode {told['state']['mode']})"
+    yield from _said_of_approvals(told["approvals"])
     yield ""
     yield "extras"
     for extra in told["extras"]:
         have = "installed" if extra["installed"] else f"missing; {extra['get']}"
         yield f"  {extra['name']:<10} {have}  ({extra['for']})"
+    server = told["postgres_server"]
+    yield f"  PostgreSQL {server['programs'] or server['problem']}  (a server that tests start)"
     yield f"not in this release: {', '.join(told['not_in_this_release'])}"
     if told["skipped_tests"]:
         yield "tests that would skip here"
         yield from (f"  - {reason}" for reason in told["skipped_tests"])
+
+
+def _said_of_approvals(told: dict[str, Any]) -> Iterator[str]:
+    yield ""
+    yield "approvals"
+    if told["problem"]:
+        yield styled(f"  roster     cannot be used: {told['problem']}", "red")
+    elif told["found"]:
+        yield f"  roster     {told['roster']}: {told['approvers']} people"
+    else:
+        yield f"  roster     none at {told['roster']}; nobody can approve (setpoint approvers add NAME --role ROLE)"
+    yield f"  own key    {told['own_key'] or 'made at first use'}"
+    yield f"  ssh-keygen {told['ssh_keygen'] or 'not installed; SSH keys cannot sign here'}"

@@ -138,17 +138,22 @@ def waits_of(runtime: Runtime, record: RunRecord) -> list[dict[str, Any]]:
             continue
         found.append(_wait_of(runtime, record, node, wait.kind, wait.name, wait.at_ms))
     for node, child in record.children.items():
-        if not _is_over(runtime, child):
-            found.append(_wait("child", node, f"the run {child}", "that run", [f"setpoint why {child}"]))
+        found += _child_waits(runtime, node, child)
     return found
 
 
-def _is_over(runtime: Runtime, run_id: str) -> bool:
-    """Whether a child is over. One that was not started yet, or cannot be read, is not."""
+def _child_waits(runtime: Runtime, node: str, child: str) -> list[dict[str, Any]]:
+    """The run that is waited for, and what that one waits for; nothing when it is over."""
+    below: list[dict[str, Any]] = []
     try:
-        return read_run(runtime.log, run_id)[0].is_terminal
-    except (UnknownTrajectory, LogCorrupt):
-        return False
+        record = read_run(runtime.log, child)[0]
+    except (UnknownTrajectory, LogCorrupt):  # not started yet, or not to be read
+        pass
+    else:
+        if record.is_terminal:
+            return []
+        below = waits_of(runtime, record)
+    return [_wait("child", node, f"the run {child}", "that run", [f"setpoint why {child}"]), *below]
 
 
 def _wait(kind: str, node: str, what: str, who: str, how: list[str], until_ms: int = 0) -> dict[str, Any]:

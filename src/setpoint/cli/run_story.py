@@ -39,6 +39,8 @@ def trace_document(runtime: Runtime, account: RunAccount, depth: int = 0) -> dic
         if not made.compensates:
             node = _node(nodes, made.node, made.at, made.seq)
             node["effects"].append(_effect(made, undone.get(made.node)))
+    for path, node in nodes.items():
+        node["within"] = _nearest(nodes, path)
     return {
         "run_id": account.run_id,
         "workflow": account.record.workflow,
@@ -56,11 +58,20 @@ def trace_document(runtime: Runtime, account: RunAccount, depth: int = 0) -> dic
     }
 
 
+def _nearest(nodes: dict[str, Any], path: str) -> str | None:
+    """The innermost node that holds this one."""
+    while path := path.rpartition("/")[0]:
+        if path in nodes:
+            return path
+    return None
+
+
 def _node(nodes: dict[str, dict[str, Any]], path: str, at: str, seq: int) -> dict[str, Any]:
     return nodes.setdefault(
         path,
         {
             "node": path,
+            "within": None,
             "status": "begun",
             "seq": seq,
             "at": at,
@@ -150,19 +161,16 @@ def tree(told: dict[str, Any]) -> Iterator[str]:
 
 
 def _branches(told: dict[str, Any]) -> Iterator[str]:
-    children = {child["run_id"]: child for child in told["children"]}
-    entries: list[tuple[int, list[str]]] = [
-        (node["seq"], list(_node_lines(node, told["workflow"], children.get(node["child"] or ""))))
-        for node in told["nodes"]
-    ]
+    """The nodes at the top of the workflow, each with those inside it, and what was decided about the run."""
+    entries = [(node["seq"], list(_node_lines(node, told))) for node in told["nodes"] if node["within"] is None]
     entries += [(one["seq"], [one["said"]]) for one in told["decisions"]]
     entries.sort(key=lambda entry: entry[0])
     for place, (_, lines) in enumerate(entries):
         yield from _hung(lines, is_last=place == len(entries) - 1)
 
 
-def _node_lines(node: dict[str, Any], workflow: str, child: dict[str, Any] | None) -> Iterator[str]:
-    name = node["node"].removeprefix(f"{workflow}/")
+def _node_lines(node: dict[str, Any], told: dict[str, Any]) -> Iterator[str]:
+    name = node["node"].removeprefix(f"{node['within'] or told['workflow']}/")
     label = f" -> {node['label']}" if node["label"] else ""
     changed = f"  {', '.join(node['changes'])}" if node["changes"] else ""
     yield f"{name}{label}  {node['status']}{changed}"
@@ -172,10 +180,8 @@ def _node_lines(node: dict[str, Any], workflow: str, child: dict[str, Any] | Non
         if not one["type"].startswith("Effect") and not (one["type"] == "BlockEntered" and node["label"])
     ]
     below += [list(_effect_lines(effect)) for effect in node["effects"]]
-    if child is not None:
-        below.append(list(tree(child)))
-    elif node["child"]:
-        below.append([f"{node['child']}  (a run of its own: setpoint trace {node['child']})"])
+    below += [list(_node_lines(inner, told)) for inner in told["nodes"] if inner["within"] == node["node"]]
+    below += [list(tree(child)) for child in told["children"] if child["run_id"] == node["child"]]
     for place, lines in enumerate(below):
         yield from _hung(lines, is_last=place == len(below) - 1)
 

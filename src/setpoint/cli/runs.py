@@ -20,6 +20,7 @@ from setpoint.cli.live import run as run_loop
 from setpoint.cli.run_account import due_ids, quoted, summary, waits_of
 from setpoint.cli.run_live import RunWatch, until_said
 from setpoint.cli.terminal import Interrupted, one_line, printable, read_input, say, say_json, talk
+from setpoint.cli.wording import shown_url
 from setpoint.engine.runs.journal import read_run
 from setpoint.kernel.errors import ConflictFault, Fault, IllegalTransition, UsageFault
 from setpoint.kernel.flow import WaitFor, read_definition, walk
@@ -141,15 +142,15 @@ def say_outcome(arguments: Namespace, runtime: Runtime, outcome: RunOutcome) -> 
     record = outcome.record
     if record.state == "COMPLETED" and not arguments.json:
         say_json(outcome.output)
-    for line, style in outcome_lines(runtime, record):
+    for line, style in outcome_lines(runtime, record, arguments):
         talk(printable(line), style)
-    if not record.is_terminal:
+    if not record.is_terminal and record.state != "PAUSED":  # a paused one is resumed, and nothing else goes on
         talk(f"  go on afterwards: {again(arguments, record.run_id)}, or a worker does", "dim")
     elif outcome.exit_code:
         talk(f"  setpoint why {record.run_id}  says more", "dim")
 
 
-def outcome_lines(runtime: Runtime, record: RunRecord) -> list[tuple[str, str]]:
+def outcome_lines(runtime: Runtime, record: RunRecord, arguments: Namespace) -> list[tuple[str, str]]:
     head = f"{record.run_id}: {{}} after {counted(record.step, 'node')}, {counted(record.effects_made, 'effect')}"
     if record.is_terminal:
         style = {"COMPLETED": "green", "FAILED": "red"}.get(record.state, "yellow")
@@ -158,15 +159,16 @@ def outcome_lines(runtime: Runtime, record: RunRecord) -> list[tuple[str, str]]:
         if record.message:
             lines.append((f"  {record.reason}: {one_line(record.message, 1000)}", style))
         return lines
-    return [(head.format("it waits"), "yellow"), *((line, "") for line in wait_lines(runtime, record))]
+    return [(head.format("it waits"), "yellow"), *((line, "") for line in wait_lines(runtime, record, arguments))]
 
 
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def wait_lines(runtime: Runtime, record: RunRecord) -> list[str]:
-    """What it waits for, one line each, and below it the commands that end the wait."""
+def wait_lines(runtime: Runtime, record: RunRecord, arguments: Namespace) -> list[str]:
+    """What it waits for, one line each, and below it the commands that end the wait, as they are to be typed here."""
+    store = f" --store {quoted(arguments.store)}" if arguments.store else ""
     now = runtime.clock.now_ms()
     lines: list[str] = []
     for one in waits_of(runtime, record):
@@ -174,7 +176,8 @@ def wait_lines(runtime: Runtime, record: RunRecord) -> list[str]:
         at = f" at {one['node']}" if one["node"] else ""
         what = "paused" if one["kind"] == "pause" else one["kind"]
         lines.append(f"  {what}{at}: {one_line(one['for'], 500)}{until}; it is up to {one['who']}")
-        lines += [f"    {command}" for command in one["next"] if one["kind"] not in ("timer", "retry")]
+        for command in one["next"] if one["kind"] not in ("timer", "retry") else ():
+            lines.append(f"    {command}{context(arguments) if command.startswith('setpoint resume') else store}")
     return lines
 
 
@@ -250,8 +253,9 @@ def worker(arguments: Namespace) -> int:
     async def body() -> int:
         async with Runtime.open(arguments.store, app) as runtime:
             watch = RunWatch(runtime, as_json=arguments.json, is_named=True, is_brief=not arguments.verbose)
+            store = shown_url(runtime.places.store_url)
             names = ", ".join(f"{one.name} v{one.version}" for one in app.workflows) or "no workflow"
-            talk(f"worker {runtime.runs.owner} of {app.name}: {names}; the store is {runtime.places.store_url}", "dim")
+            talk(f"worker {runtime.runs.owner} of {app.name}: {names}; the store is {store}", "dim")
             work = runtime.runs.work(
                 at_once=arguments.at_once, until_idle=arguments.until_idle, observer=watch.observe_run
             )

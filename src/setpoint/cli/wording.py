@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
-from setpoint.kernel.events import Event
+from setpoint.kernel.events import Event, ToolIntent
 from setpoint.kernel.record import UNKNOWN_PROGRESS, Record
 from setpoint.kernel.spelling import one_line
 
+_PASSWORD = re.compile(r"(?<=[^/:]:)[^/@:]+(?=@)|(?<=[?&]password=)[^&]*")
 MARKS = {"pass": "✓", "fail": "✗", "missing": "?"}
 
 
@@ -64,6 +66,11 @@ def size_said(count: int) -> str:
     return f"{count} TiB"
 
 
+def shown_url(url: str) -> str:
+    """A store's URL without the password in it."""
+    return _PASSWORD.sub("***", url)
+
+
 def status(record: Record, *, owned: bool) -> str:
     """One word for where a trajectory stands."""
     if record.undone:
@@ -82,7 +89,9 @@ def event_said(event: Event) -> str:
     parts: list[str] = []
     for name in event.__struct_fields__:
         value = getattr(event, name)
-        if value in ("", None, [], 0, False) or name in ("call_digest", "key", "output_sha256", "check_digest"):
+        if value in ("", None, [], 0, False) or name in ("call_digest", "output_sha256", "check_digest"):
+            continue
+        if name == "key" and isinstance(event, ToolIntent):  # derived, and long; an effect's is the author's
             continue
         parts.append(f"{name}={value_said(value)}")
     return " ".join(parts)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from argparse import Namespace
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from setpoint.app.audit import audit, is_closed
 from setpoint.app.explain import explain as explain_field
@@ -21,6 +23,9 @@ from setpoint.kernel.contract import Task, Tier
 from setpoint.kernel.errors import UsageFault
 from setpoint.kernel.exposure import expose, reached_level, required_level
 from setpoint.phases.p3_gate.tools import BUILTIN
+
+if TYPE_CHECKING:
+    from setpoint.adapters.approvers.roster import Approver
 
 EXIT_INVALID = 2
 EXIT_OPEN = 12
@@ -48,6 +53,12 @@ def schema(arguments: Namespace) -> int:
 
 
 def explain(arguments: Namespace) -> int:
+    if arguments.path == "workflow":
+        from setpoint.cli import workflows
+
+        return workflows.explain(arguments)
+    if arguments.name is not None or arguments.mermaid or arguments.svg is not None:
+        raise UsageFault("NAME, --mermaid and --svg go with: setpoint explain workflow NAME")
     if arguments.path == "tools":
         say(explain_tools([tool.spec for tool in BUILTIN.values()]).rstrip())
     else:
@@ -93,6 +104,15 @@ def _tier_here(task: Task) -> Tier | None:
     return probe(cache if cache.is_dir() else None).report().tier
 
 
+def _approvers_here(task: Task) -> Sequence[Approver] | None:
+    """Whom this installation trusts to approve; not read for a task that asks nobody."""
+    if not task.policy.approve:
+        return None
+    from setpoint.app.asking import approvers_of
+
+    return approvers_of(find_places())
+
+
 def _validated(task: Task, tier: Tier | None) -> dict[str, Any]:
     exposure = expose(task, tier=tier)
     return {
@@ -112,7 +132,16 @@ def lint(arguments: Namespace) -> int:
     file = taskfile.task_file(arguments)
     manifests = _named(open_manifests(file), arguments.task)
     found = [
-        (manifest.task, lint_task(manifest.task, locate=manifest.locate, tier=_tier_here(manifest.task)))
+        (
+            manifest.task,
+            lint_task(
+                manifest.task,
+                locate=manifest.locate,
+                tier=_tier_here(manifest.task),
+                approvers=_approvers_here(manifest.task),
+                now_ms=time.time_ns() // 1_000_000,
+            ),
+        )
         for manifest in manifests
     ]
     rules = [rule for manifest in manifests for rule in audit(manifest.task)] if arguments.closure else []

@@ -15,6 +15,7 @@ from setpoint.adapters.approvers.signing import own_key, own_public_line, sign_d
 from setpoint.adapters.effectors.http import HttpClient
 from setpoint.app.runs import RunOutcome
 from setpoint.app.runtime import Runtime
+from setpoint.app.sessions import TurnReply
 from setpoint.cli.tour.ground import MATERIAL, program
 from setpoint.cli.tour.narration import Untold
 from setpoint.demo.refund import refunds
@@ -31,7 +32,7 @@ SOLD: Final[dict[str, dict[str, Any]]] = {
     "A-1006": {"customer": CUSTOMER, "item": "sofa", "cents": 52_000, "status": "delivered", "days": 14},
 }
 APPROVER: Final = "olga"
-FILES: Final = ("refunds.py", "bank.py")
+FILES: Final = ("refunds.py", "bank.py", "friendly.yaml", "obedient.yaml")
 
 
 @dataclass(slots=True)
@@ -57,6 +58,17 @@ class Shop:
         """What the log says of a run now."""
         async with self.runtime() as runtime:
             return Run.of(runtime, RunOutcome(run_id, runtime.runs.record(run_id)))
+
+    async def say(self, text: str, script: str, customer: str = CUSTOMER) -> TurnReply:
+        """What the support agent makes of a customer's text, with the model of that script."""
+        async with (
+            HttpClient(self.bank.url) as client,
+            Runtime.open(
+                None, refunds.app, services={"bank": client}, models=[f"scripted:{self.root / script}"]
+            ) as runtime,
+        ):
+            session = await runtime.session(customer, principal=customer)
+            return await runtime.turn(refunds.support, session, text)
 
     def command(self, *words: str) -> list[str]:
         """The application as a program of its own."""
