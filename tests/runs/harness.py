@@ -239,3 +239,55 @@ def effect(
 
 def _by_order(name: str) -> Any:
     return lambda arguments: f"{name}:{arguments.order}"
+
+
+class Stage:
+    """Runs of some workflows over one store in memory, by hand."""
+
+    def __init__(
+        self, *workflows: Workflow[Any, Any], app: App, log: Any = None, clock: FakeClock | None = None
+    ) -> None:
+        self.clock = clock or FakeClock()
+        self.log = log or MemoryLog(self.clock.now_ms)
+        self.workflows = {flow.name: flow for flow in workflows}
+        self.app = app
+        self.runs = self.reopened()
+
+    def reopened(self) -> Runs:
+        """Another process, as far as its memory goes: breakers, rates and all else are new."""
+        self.runs = Runs(self.log, self.clock, this_owner(), self.app.programs(), Roster([], self.clock))
+        return self.runs
+
+    async def start(self, name: str = "flow", order: str = "A-1", *, run_id: str = RUN, **more: Any) -> str:
+        flow = self.workflows[name]
+        values, state = flow.begin({"order": order})
+        return await self.runs.start(flow.program, values, state, run_id=run_id, **more)
+
+    async def go(self, run_id: str = RUN, patience_ms: int = PATIENCE_MS) -> RunOutcome:
+        return await self.runs.wait(run_id, patience_ms=patience_ms)
+
+    async def run(self, name: str = "flow", order: str = "A-1", *, run_id: str = RUN, **more: Any) -> RunOutcome:
+        return await self.go(await self.start(name, order, run_id=run_id, **more))
+
+    async def told(self, action: str, argument: Any = "", *, run_id: str = RUN) -> RunOutcome:
+        self.runs.tell(run_id, action, argument, by="ann")
+        return await self.go(run_id)
+
+    def types(self, run_id: str = RUN) -> list[str]:
+        return [stored.type for stored in self.log.read(run_id)]
+
+    def facts(self, kind: str, run_id: str = RUN) -> list[Any]:
+        return [decode(stored.type, stored.data) for stored in self.log.read(run_id) if stored.type == kind]
+
+
+def stage_of(scene: Scene, log: Any = None, clock: FakeClock | None = None) -> Stage:
+    return Stage(scene.workflow, app=scene.app, log=log, clock=clock)
+
+
+def chain(*calls: tuple[str, Capability], name: str = "flow", app: App | None = None) -> tuple[App, Any]:
+    """A workflow that calls one capability after the other, each result in the field of the node's name."""
+    app = app or shop()
+    flow = app.workflow(name, input=Order, state=State)
+    for node, called in calls:
+        flow = flow.capability(node, called, into=node)
+    return app, flow

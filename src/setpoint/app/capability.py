@@ -104,7 +104,8 @@ async def _call(function: Callable[..., Any], context: Context, **named: Any) ->
     """Await a coroutine function; run any other on a thread, since it may wait."""
     if inspect.iscoroutinefunction(function):
         return await function(context, **named)
-    return await asyncio.to_thread(function, context, **named)
+    found = await asyncio.to_thread(function, context, **named)
+    return await found if inspect.isawaitable(found) else found  # a lambda over a coroutine function is none itself
 
 
 def _taken(function: Callable[..., Any], known: Mapping[str, Any]) -> Values:
@@ -180,7 +181,7 @@ def _declared(
         raise DefinitionFault(f"{name!r} is no name for a capability: letters, digits, - _ . and at most 64 of them")
     if effect not in EFFECT_CLASSES:
         raise DefinitionFault(f"{effect!r} is no effect class; capability {name} is one of {', '.join(EFFECT_CLASSES)}")
-    signature = Signature.of(function, name)
+    signature = Signature.of(function, name, has_result=not statements)
     probe, compensate = _bare(probe), _bare(compensate)
     _refuse_nonsense(name, effect, key, probe, compensate)
     known = set(signature.names())

@@ -84,7 +84,7 @@ class Signature:
     result_schema: dict[str, Any]
 
     @classmethod
-    def of(cls, function: Callable[..., Any], name: str) -> Signature:
+    def of(cls, function: Callable[..., Any], name: str, *, has_result: bool = True) -> Signature:
         """DefinitionFault when the first parameter is not the context, or an annotation is missing or unknown."""
         parameters = list(inspect.signature(function).parameters.values())
         if not parameters or parameters[0].name not in ("ctx", "context", "_ctx", "_"):
@@ -114,7 +114,7 @@ class Signature:
             raise DefinitionFault(
                 f"a parameter of capability {name} cannot be kept as JSON: {fault.message}"
             ) from fault
-        result_type = hints.get("return", type(None))
+        result_type = hints.get("return", type(None)) if has_result else type(None)
         result = adapter_of(result_type, f"the result of capability {name}")
         return cls(model, model.model_json_schema(), result, result_type, result.json_schema())
 
