@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from setpoint.adapters.approvers.roster import Approver
+from setpoint.adapters.approvers.signatures import plain_key
 from setpoint.app.audit import audit, is_closed
 from setpoint.app.explain import template
 from setpoint.app.lint import Finding, lint, needs
@@ -78,7 +81,6 @@ UNIT = "    - {id: unit, run: python -m pytest -q tests, parse: pytest}\n"
         ("workspace: .}", "workspace: ., sandbox: {limits: {wall: 1h}}}", "limit-above-budget", 6),
         ("observe: {}", "observe: {redact: ['(a+)+b']}", "slow-redaction", 10),
         ("observe: {}", "observe: {}\n  models: ['openai:gpt']", "price-unknown", 5),
-        ("observe: {}", "observe: {}\n  policy: {approve: [{when: 'true', by: [ops]}]}", "approvals-refuse", 11),
         ("observe: {}", "observe: {}\n  policy: {on_stall: [next_model, narrow]}", "no-effect-yet", 11),
         ("observe: {}", "observe: {}\n  policy: {drift: propose}", "no-effect-yet", 11),
         ("observe: {}", "observe: {}\n  policy: {drift: heal}", "no-effect-yet", 11),
@@ -135,6 +137,34 @@ def test_an_oracle_silences_the_advice_to_have_one(found: Lint) -> None:
     tests = SOLID.replace("sh $SEALED/golden/check.sh", "python -m pytest $SEALED/golden")
     assert {"judge-imports-candidate", "sealed-answers-readable"} <= set(codes(found(tests)))
     assert not {"judge-imports-candidate", "sealed-answers-readable"} & set(codes(found(tests + ORACLE)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "roles", "why"),
+    [
+        ("by: [ops]", ["sec"], "nobody in the roster has the role ops"),
+        ("by: [ops], quorum: 2", ["ops"], "2 people must approve as ops, and the roster has 1"),
+        ("by: [ops, sec], each_role: true, quorum: 2", ["ops", "ops"], "nobody in the roster has the role sec"),
+        ("by: [ops, sec], quorum: 2", ["ops", "sec"], None),
+    ],
+)
+def test_a_rule_that_asks_people_who_are_not_there_keeps_the_task_from_starting(
+    folder: Path, rule: str, roles: list[str], why: str | None
+) -> None:
+    """R123, R129: an error with its place; unknown people are not judged, and a key whose time is over is nobody's."""
+    text = SOLID + ORACLE + f"  policy: {{approve: [{{when: 'true', {rule}}}]}}\n"
+    (manifest,) = manifests_of(text.encode(), file="t", directory=str(folder), source=str(folder / "task.yaml"))
+    people = [Approver(f"p{at}", (role,), _key(at), valid_before_ms=1000) for at, role in enumerate(roles)]
+    found = lint(manifest.task, locate=manifest.locate, approvers=people, now_ms=999)
+    assert [(f.code, f.severity, f.line) for f in found] == ([("no-approver", "error", 15)] if why else [])
+    assert all(why in finding.message for finding in found if why)
+    assert codes(lint(manifest.task, approvers=people, now_ms=1000)) == ["no-approver"]
+    assert codes(lint(manifest.task)) == []
+
+
+def _key(seed: int) -> str:
+    private = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
+    return plain_key(private.public_key().public_bytes_raw()).text
 
 
 def test_any_sealed_command_is_advised_of_what_the_candidate_can_read_there(found: Lint) -> None:

@@ -45,7 +45,12 @@ REFUSALS: Final[dict[str, str]] = {
     "OUTSIDE_GRANT": "The path, or the command, lies outside what the tool was granted.",
     "FORBIDDEN_PATH": "`goal.forbid` names the path.",
     "PRECONDITION": "A `require` expression of the tool does not hold, or could not be evaluated.",
-    "APPROVAL_REQUIRED": "A rule of `policy.approve` holds. This release collects no approvals, so the answer is no.",
+    "APPROVAL_REQUIRED": "A rule of `policy.approve` holds and the call cannot be asked for here: it does not come "
+    "first in its proposal, no ticket can hold it exactly, or nobody is asked, as in a plan.",
+    "APPROVAL_DENIED": "People said no to the call. Nothing of its proposal was dispatched.",
+    "APPROVAL_EXPIRED": "Nobody said enough in time, and silence is a no. Nothing of its proposal was dispatched.",
+    "APPROVAL_VOID": "People said yes, and what would be done now is not what they were asked: arguments, state, "
+    "rules, grant, budget or the key of an approver have changed since. Nothing of its proposal was dispatched.",
     "LOOP_DETECTED": "The same call was made on the same state with the same outcome before, too often.",
     "BLOCKED": "This very proposal was tried, judged and rolled back before.",
 }

@@ -83,7 +83,7 @@ def _enforced(task: Task) -> Iterator[Rule]:
     )
     yield Rule("spec.policy.commit", f"commit when {task.policy.commit}", "delta measured by the runtime")
     for index, rule in enumerate(task.policy.approve):
-        mechanism = "gate: held, and refused unasked"
+        mechanism = "gate: held; dispatched by a signed approval of exactly this call, once"
         yield Rule(f"spec.policy.approve[{index}]", f"a person is asked when {rule.when}", mechanism)
 
 

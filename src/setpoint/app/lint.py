@@ -7,9 +7,9 @@ behaviour, authority the task does not need, rules that live in the goal's words
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from setpoint.app.audit import checks_of, rules_in_words
 from setpoint.app.document import Path, dotted
@@ -37,6 +37,9 @@ from setpoint.kernel.exposure import (
 )
 from setpoint.kernel.globs import is_inside, matches
 
+if TYPE_CHECKING:
+    from setpoint.adapters.approvers.roster import Approver
+
 Weight = Literal["error", "warning", "advice"]
 Locate = Callable[[Path], tuple[int, int]]
 
@@ -58,8 +61,19 @@ class Finding:
         return f"{where}: {self.severity}: {self.message} [{self.code}]\n  {self.remedy}"
 
 
-def lint(task: Task, *, locate: Locate | None = None, tier: Tier | None = None) -> list[Finding]:
-    """Every finding, errors first, then in the order of the file. ``tier``: what this machine's sandbox gives."""
+def lint(
+    task: Task,
+    *,
+    locate: Locate | None = None,
+    tier: Tier | None = None,
+    approvers: Sequence[Approver] | None = None,
+    now_ms: int = 0,
+) -> list[Finding]:
+    """Every finding, errors first, then in the order of the file.
+
+    ``tier``: what this machine's sandbox gives. ``approvers``: whom this installation trusts at ``now_ms``; None: not
+    known, and not judged.
+    """
     checks = (
         _closure,
         _evidence,
@@ -72,7 +86,7 @@ def lint(task: Task, *, locate: Locate | None = None, tier: Tier | None = None) 
         _unusable_grants,
         _authority,
         _secrets,
-        _approvals,
+        lambda task, _: _approvals(task, approvers, now_ms),
         _without_effect,
         _budget,
         _environment,
@@ -398,15 +412,18 @@ def _secrets(task: Task, _: Tier | None) -> Iterator[_Raw]:
             yield "secret-in-reach", "warning", path, message, "mount only the folder the task needs"
 
 
-def _approvals(task: Task, _: Tier | None) -> Iterator[_Raw]:
-    for index in range(len(task.policy.approve)):
-        yield (
-            "approvals-refuse",
-            "warning",
-            ("spec", "policy", "approve", index),
-            "signed approvals are not in this release: nobody is asked, a call for which the rule holds is refused",
-            "expect a refusal where the rule applies, or leave the action off the list",
-        )
+def _approvals(task: Task, approvers: Sequence[Approver] | None, now_ms: int) -> Iterator[_Raw]:
+    """A rule that asks people who are not there: its calls could only ever expire, so the task would not start."""
+    if approvers is None or not task.policy.approve:
+        return
+    from setpoint.app.asking import unanswerable  # with the keys' library, which other tasks need not wait for
+
+    for index, rule in enumerate(task.policy.approve):
+        why = unanswerable(rule, approvers, now_ms)
+        if why:
+            path = ("spec", "policy", "approve", index)
+            message = f"nobody can give the approval this rule asks for: {why}"
+            yield "no-approver", "error", path, message, "name them, with role and key, in approvers.yaml"
 
 
 def _without_effect(task: Task, _: Tier | None) -> Iterator[_Raw]:

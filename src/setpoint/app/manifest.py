@@ -571,7 +571,13 @@ def _policy(value: dict[str, Any]) -> Policy:
         stall_after=value["stall_after"],
         on_stall=tuple(value["on_stall"]),
         approve=tuple(
-            ApprovalRule(rule["when"], tuple(rule["by"]), rule["quorum"], parse_duration_ms(rule["expires"]))
+            ApprovalRule(
+                rule["when"],
+                tuple(rule["by"]),
+                rule["quorum"],
+                parse_duration_ms(rule["expires"]),
+                rule.get("each_role", False),  # a task accepted before it could be written has none
+            )
             for rule in value["approve"]
         ),
         drift=value["drift"],

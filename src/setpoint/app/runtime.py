@@ -19,11 +19,13 @@ import msgspec
 from setpoint.adapters.clock import SystemClock
 from setpoint.adapters.stores import open_log
 from setpoint.adapters.stores.memory import MemoryLog
+from setpoint.app.asking import roster_of
 from setpoint.app.base import BaseUnmet
 from setpoint.app.opening import Equipment
 from setpoint.app.places import Places, find_places
 from setpoint.app.planning import Plan, plan_of
 from setpoint.app.worker import KIND, Observer, Outcome, Worker
+from setpoint.engine.approving import OpenTicket, open_ticket, open_tickets
 from setpoint.engine.control import Request, encode_request, read_request
 from setpoint.engine.fork import copied_past, rebuild
 from setpoint.engine.journal import Journal
@@ -48,8 +50,10 @@ from setpoint.kernel.errors import (
 from setpoint.kernel.events import Undone
 from setpoint.kernel.exposure import require_closure
 from setpoint.kernel.record import Record
+from setpoint.kernel.ticket import SignedDecision, format_time, read_signed, signed_bytes
 from setpoint.phases.p3_gate.tools import BUILTIN
 from setpoint.phases.p4_dispatch.run import Bench
+from setpoint.ports.approver import Rejected
 from setpoint.ports.clock import Clock
 from setpoint.ports.log import Head, Log, StreamInfo
 from setpoint.ports.proposer import Proposer
@@ -82,7 +86,7 @@ class Runtime:
         self.clock = clock
         self.app = app
         self._services = services or {}
-        self._worker = Worker(places, log, clock)
+        self._worker = Worker(places, log, clock, () if app is None else app.approvers)
         self._runs: Runs | None = None
         self._sessions: Sessions | None = None
         if app is not None:
@@ -269,7 +273,8 @@ class Runtime:
     ) -> Outcome:
         """Take a trajectory up where its log ends; a paused one is resumed. ``more`` is added to its budget first.
 
-        One that is terminal, or waits for an answer that was not given, is returned as it is. IllegalTransition when
+        One that is terminal, or waits for an answer or a decision that was not given, is returned as it is: a wait for
+        approval is taken up when somebody has decided, or when its time is over. IllegalTransition when
         ``more`` is given for a terminal one: its budget decided already.
         """
         record, _ = self.record(trajectory_id)
@@ -277,6 +282,8 @@ class Runtime:
             self._raise_budget(record, more, by)
         answered = any(read_request(data).action in ("answer", "cancel", "kill") for _, _, data in self._unread(record))
         if record.question is not None and not answered:
+            return Outcome(trajectory_id, record)
+        if self._waits_for_approval(record):
             return Outcome(trajectory_id, record)
         if record.is_terminal:  # its owner may have died between the last event and putting things away
             await self._put_away({record.workspace})
@@ -286,6 +293,13 @@ class Runtime:
         outcome = await self._worker.take_up(trajectory_id, observer=observer)
         await self._put_away({record.workspace})
         return outcome
+
+    def _waits_for_approval(self, record: Record) -> bool:
+        """Whether a call still waits for people, and nothing has come that could change that."""
+        if open_ticket(self.log, record, self.clock.now_ms()) is None:
+            return False
+        asked = [*record.controls, *(read_request(data) for _, _, data in self._unread(record))]
+        return not any(request.action in ("decide", "cancel", "kill") for request in asked)
 
     def _raise_budget(self, record: Record, more: Raised, by: str) -> None:
         if record.is_terminal:
@@ -313,7 +327,7 @@ class Runtime:
             try:
                 record, _ = self.record(info.stream)
                 roots.add(record.workspace)
-                if not record.is_terminal and record.state != "PAUSED":
+                if not record.is_terminal and record.state != "PAUSED" and not self._waits_for_approval(record):
                     outcomes.append(await self.resume(info.stream, observer=observer))
             except LeaseLost:  # another worker was faster
                 continue
@@ -353,6 +367,8 @@ class Runtime:
             raise IllegalTransition(f"trajectory {trajectory_id} is {record.state} already; {action} does not apply")
         if action == "answer":
             self._refuse_second_answer(record)
+        if action == "decide":
+            self._refuse_pointless_decision(record, argument)
         key = self.clock.new_id("rq")
         self.log.deliver(trajectory_id, key, encode_request(Request(action, by, argument)))
 
@@ -364,6 +380,39 @@ class Runtime:
                 f"{record.question.question_id} of {record.trajectory_id} is answered already",
                 hint=f"`setpoint resume {record.trajectory_id}` goes on with that answer.",
             )
+
+    def _refuse_pointless_decision(self, record: Record, wire: str) -> None:
+        """Only a well-formed decision on the ticket that is open now is delivered (D4). Who signed it is seen later."""
+        decision, ticketed = read_signed(wire.encode()).decision, record.ticket
+        if ticketed is None or ticketed.ticket_id != decision.ticket_id or ticketed.outcome:
+            raise IllegalTransition(f"no approval {decision.ticket_id} is open in {record.trajectory_id}")
+        if open_ticket(self.log, record, self.clock.now_ms()) is None:
+            raise IllegalTransition(
+                f"approval {decision.ticket_id} expired at {format_time(ticketed.expires_at_ms)}, which is a no",
+                hint=f"`setpoint resume {record.trajectory_id}` lets the model go on without it.",
+            )
+
+    def decide(self, trajectory_id: str, signed: SignedDecision) -> None:
+        """Deliver a signed decision on the call that waits; ``resume`` goes on from it.
+
+        UsageFault when it would not count (a key that is not trusted, the wrong role), IllegalTransition when it is
+        about nothing that is open, or its ticket has expired. It is verified again just before it is used.
+        """
+        record, _ = self.record(trajectory_id)
+        self._refuse_pointless_decision(record, signed_bytes(signed).decode())
+        ticket = open_ticket(self.log, record, self.clock.now_ms())
+        assert ticket is not None
+        declared = () if self.app is None else self.app.approvers
+        answer = roster_of(self.task_of(record), self.places, declared, self.clock).verify(signed, ticket)
+        if isinstance(answer, Rejected):
+            raise UsageFault(
+                f"{answer.message} ({answer.reason})", hint=f"Approvers are named in {self.places.approvers}."
+            )
+        self.request(trajectory_id, "decide", by=signed.decision.by, argument=signed_bytes(signed).decode())
+
+    def open_tickets(self) -> list[OpenTicket]:
+        """Every call of a trajectory that people can decide on now, newest trajectory first."""
+        return list(open_tickets(self.log, self.clock.now_ms()))
 
     def _unread(self, record: Record) -> list[tuple[int, str, bytes]]:
         return self.log.inbox(record.trajectory_id, record.inbox_position)
@@ -585,6 +634,12 @@ class SyncRuntime:
 
     def request(self, trajectory_id: str, action: str, *, by: str, argument: str = "") -> None:
         self._runtime.request(trajectory_id, action, by=by, argument=argument)
+
+    def decide(self, trajectory_id: str, signed: SignedDecision) -> None:
+        self._runtime.decide(trajectory_id, signed)
+
+    def open_tickets(self) -> list[OpenTicket]:
+        return self._runtime.open_tickets()
 
     def record(self, trajectory_id: str) -> tuple[Record, Head]:
         return self._runtime.record(trajectory_id)

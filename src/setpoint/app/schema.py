@@ -432,7 +432,7 @@ def _policy() -> Schema:
             ),
             "approve": {
                 "type": "array",
-                "description": "Calls that wait for people. In this release nobody can, so such a call is refused.",
+                "description": "Calls that wait for people of the roster, each on a ticket of its own.",
                 "items": _approval(),
                 "default": [],
                 "examples": [[{"when": "effect == 'irreversible'", "by": ["ops"], "quorum": 1, "expires": "24h"}]],
@@ -456,13 +456,23 @@ def _approval() -> Schema:
                 "type": "string",
                 "minLength": 1,
                 "format": "cel-call",
-                "description": "CEL over call, effect, state, baseline, changes, trajectory; true waits.",
+                "description": "CEL over call, effect, state, baseline, changes, trajectory; not false: it waits.",
                 "examples": ["effect == 'irreversible'"],
             },
-            "by": _strings("Groups or people who may say yes.", {"type": "string", "minLength": 1}, example=["ops"])
+            "by": _strings(
+                "Roles of the roster whose people may say yes or no.",
+                {"type": "string", "minLength": 1},
+                example=["ops"],
+            )
             | {"minItems": 1},
-            "quorum": _count("How many of them must.", 1, 1, 100),
-            "expires": _duration("After this, silence means no.", "24h"),
+            "quorum": _count("How many different people must say yes.", 1, 1, 100),
+            "each_role": {
+                "type": "boolean",
+                "description": "Every role of `by` must be among them, each by another person.",
+                "default": False,
+                "examples": [True],
+            },
+            "expires": _duration("After this, silence is a no.", "24h"),
         },
         required=("when", "by"),
         example={"when": "effect == 'irreversible'", "by": ["ops"]},

@@ -15,7 +15,9 @@ from typing import Any
 
 import msgspec
 
+from setpoint.adapters.approvers.roster import Approver, Roster
 from setpoint.adapters.stores import this_owner
+from setpoint.app.asking import require_approvers, roster_of
 from setpoint.app.base import require_base
 from setpoint.app.certify import certify
 from setpoint.app.manifest import ManifestFault, manifests_of
@@ -23,6 +25,7 @@ from setpoint.app.opening import Equipment
 from setpoint.app.places import Places
 from setpoint.app.planning import PlannedProposer, planned_reply
 from setpoint.engine.control import Request, end_if_asked, read_request
+from setpoint.engine.desk import LiveDesk
 from setpoint.engine.journal import Journal
 from setpoint.engine.pursuit import Pursuit
 from setpoint.engine.reading import read_record
@@ -82,8 +85,9 @@ class Outcome:
 class Worker:
     """Owns trajectories on behalf of one process, one at a time each, any number of them."""
 
-    def __init__(self, places: Places, log: Log, clock: Clock) -> None:
+    def __init__(self, places: Places, log: Log, clock: Clock, approvers: Sequence[Approver] = ()) -> None:
         self._places = places
+        self._approvers = approvers
         self._log = log
         self._clock = clock
         self.equipment = Equipment(places)
@@ -104,12 +108,14 @@ class Worker:
 
         ``any_base``: also from another base than the required one, but without a model, so no work starts from it.
 
-        ClosureMissing and IsolationUnavailable (exit 12), and the ConflictFault (exit 15) of a base that is not the
+        ClosureMissing (also where nobody could approve what the task holds) and IsolationUnavailable (exit 12), and the
+        ConflictFault (exit 15) of a base that is not the
         one the task requires, come before anything is written.
         """
         self._places.refuse_inside(task.environment.workspace)
         sandbox = self.equipment.sandbox(task.environment.tier)
         exposure = require_closure(task, sandbox.report.tier)
+        require_approvers(task, self._roster(task), self._places, self._clock.now_ms())
         directory = os.path.dirname(task.source) if task.source else os.getcwd()
         routes = [] if any_base else list(models or task.models)
         self._open_routes(routes, models_directory or directory)  # one that cannot be opened is told before anything
@@ -200,6 +206,10 @@ class Worker:
         )
         return manifests[0].task
 
+    def _roster(self, task: Task) -> Roster:
+        """Who is trusted to approve now; read anew by every owner, so that a key withdrawn meanwhile does not count."""
+        return roster_of(task, self._places, self._approvers, self._clock)
+
     async def _pursue(self, task: Task, journal: Journal, workspace: Workspace, body: Body) -> Record:
         record = journal.record
         proposers = self._open_routes(record.models, record.models_directory)
@@ -216,6 +226,7 @@ class Worker:
             lambda p: certify(p, self._log, self._places.keys),
             kept_savepoint=lambda savepoint: self._kept_savepoint(record.trajectory_id, savepoint),
             inbox=lambda after: self._log.inbox(record.trajectory_id, after),
+            desk=LiveDesk(self._roster(task), self._clock),
         )
         try:
             await settle(pursuit)
