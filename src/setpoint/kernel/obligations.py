@@ -298,7 +298,7 @@ def _protocol(definition: Definition) -> Obligation:
         if verdict.broken
     ]
     states = sum(verdict.states for verdict in verdicts.values())
-    return _obligation("protocol", broken, (f"{states:,} states of {len(verdicts)} calls that change something",))
+    return _obligation("protocol", broken, (f"{states:,} states of a model of {len(verdicts)} calls that change something",))
 
 
 def _of(kind: str, walked: Walk, words: Callable[[Offence], Broken]) -> list[Broken]:
