@@ -1,6 +1,7 @@
 """A fake bank: a real HTTP server on loopback with a ledger on disk, and troubles on request.
 
     python examples/refunds/bank.py --port 0 --ledger bank.db        # prints its URL, serves until it is stopped
+    python examples/refunds/bank.py --ledger bank.db --show          # what it holds
 
     with Bank("bank.db") as bank:                                     # or inside a test
         bank.trouble("commit-then-timeout")                           # for the next refund
@@ -15,6 +16,7 @@
 | `GET /refunds?key=K` or `?order_id=O` | what the ledger holds; changes nothing |
 | `GET /reversals?key=K`, `GET /letters?key=K` | likewise |
 | `GET /orders/ID` | the order and what was refunded of it |
+| `GET /customers/ID` | their tier, and their orders |
 | `GET /ledger` | everything, in every mode; for tests |
 | `POST /mode` `{"mode": M, "next": [M, ...], "dedup": true, "pause_after_commit": FILE}` | sets what is given |
 
@@ -72,6 +74,7 @@ ORDERS: dict[str, dict[str, Any]] = {  # days: since the delivery; mail: what be
     "A-0900": {"customer": "customer:17", "item": "toaster", "cents": 3_900, "status": "delivered", "days": 45},
     "A-2001": {"customer": "customer:23", "item": "lamp", "cents": 5_500, "status": "shipped"},
 }
+GOLD_FROM_ORDERS = 2
 MODES = (
     "normal",
     "commit-then-timeout",
@@ -323,6 +326,12 @@ class Bank:
                 return Answer.of(200, {"order_id": order_id, **self.orders[order_id], "refunded_cents": refunded})
             case ["orders", order_id]:
                 return Answer.error(404, "no_such_order", f"There is no order {order_id}.")
+            case ["customers", customer]:
+                orders = sorted(
+                    order_id for order_id, order in list(self.orders.items()) if order["customer"] == customer
+                )
+                tier = "gold" if len(orders) > GOLD_FROM_ORDERS else "standard"
+                return Answer.of(200, {"customer": customer, "tier": tier, "orders": orders})
             case ["ledger"]:
                 return Answer.of(200, self.ledger())
             case _:
@@ -518,7 +527,10 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--no-dedup", action="store_true", help="do everything as often as it is asked for")
     parser.add_argument("--mode", default="normal", help=f"standing mode: {', '.join(MODES)}")
     parser.add_argument("--pause-after-commit", metavar="FILE", help="hold the first answer until FILE is removed")
+    parser.add_argument("--show", action="store_true", help="print what the ledger holds, and end")
     given = parser.parse_args(None if arguments is None else list(arguments))
+    if given.show:
+        return _show(Ledger(given.ledger))
     orders = json.loads(Path(given.orders).read_text()) if given.orders else ORDERS
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -529,6 +541,15 @@ def main(arguments: Iterable[str] | None = None) -> int:
         bank.change({"mode": given.mode})
         print(bank.url, flush=True)
         stop.wait()
+    return 0
+
+
+def _show(ledger: Ledger) -> int:
+    for row in ledger.refunds():
+        print(f"{row['order_id']}  {row['cents']} cents{'  taken back' if row['reversed'] else ''}")
+    for row in ledger.letters():
+        print(f"a letter to {row['to']}: {row['text']}")
+    ledger.close()
     return 0
 
 

@@ -3,10 +3,12 @@
     python bank.py --port 8600 &                                     # the bank: a fake one, beside this file
     python refunds.py --bank http://127.0.0.1:8600 A-1001            # refund an order
     python refunds.py --bank http://127.0.0.1:8600                   # go on with everything that is open
+    python refunds.py --bank http://127.0.0.1:8600 --model scripted:friendly.yaml --say "My kettle leaks, order A-1001"
 
 The workflow says what may happen. It looks the order up, decides by rules that a model has no part in, asks a person
 above a limit, pays, and tells the customer. What it does outside is declared once, as capabilities; the runtime writes
-down each intent before it is sent, so that a crash, a lost reply or a second request never pays twice.
+down each intent before it is sent, so that a crash, a lost reply or a second request never pays twice. The agent reads
+what customers write. It holds no tool: all it can do is to start that workflow, and to answer.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pydantic import BaseModel
 
 from setpoint import App, CannotTell, Context, DidNotHappen, Happened, RetryPolicy, Runtime, capability
 from setpoint.adapters.effectors.http import HttpClient, wire_key
+from setpoint.app.session import Hydrating
 
 LATE_AFTER_DAYS = 30
 LIMIT_CENTS = 10_000
@@ -35,11 +38,11 @@ app = App("support")
 
 
 class RefundInput(BaseModel):
-    """What a customer, or a model on their behalf, may ask for. ``reason`` is kept and never obeyed."""
+    """Which order, how much of it, and why in the customer's words."""  # a model on their behalf reads this, too
 
     order_id: str
     asked_cents: int | None = None  # None: all of it
-    reason: str = ""
+    reason: str = ""  # kept, and never obeyed
 
 
 class Order(BaseModel):
@@ -214,6 +217,23 @@ refund = (
 )
 
 
+# Who talks to customers
+
+
+@app.hydrator(fresh="5m")
+async def account_tier(ctx: Hydrating) -> str:
+    """From the shop's own records, never from what somebody says."""
+    return (await ctx.services["bank"].get(f"/customers/{quote(ctx.principal, safe='')}"))["tier"]
+
+
+support = app.agent(
+    "support-agent",
+    instructions="Help customers resolve refund inquiries.",
+    workflows=[refund],
+    context=lambda session: {"customer_tier": session.context.account_tier},
+)
+
+
 # Running it
 
 
@@ -223,9 +243,22 @@ async def main() -> int:
     parser.add_argument("--bank", required=True, metavar="URL")
     parser.add_argument("--cents", type=int, help="how much (default: all of it)")
     parser.add_argument("--for", dest="principal", default="customer:17", help="whom it is for (default: customer:17)")
+    parser.add_argument("--say", metavar="TEXT", help="instead: what they write to the support agent")
+    parser.add_argument("--model", metavar="ROUTE", help="the agent's model, such as scripted:FILE or openai:NAME")
     parser.add_argument("--store", metavar="URL", help="the log (default: Setpoint's own, `sqlite:///FILE` elsewhere)")
     given = parser.parse_args()
-    async with HttpClient(given.bank) as bank, Runtime.open(given.store, app, services={"bank": bank}) as runtime:
+    models = [given.model] if given.model else []
+    async with (
+        HttpClient(given.bank) as bank,
+        Runtime.open(given.store, app, services={"bank": bank}, models=models) as runtime,
+    ):
+        if given.say is not None:
+            session = await runtime.session(given.principal, principal=given.principal)
+            reply = await runtime.turn(support, session, given.say)
+            for taken in reply.actions:
+                print(f"{taken.action}: {taken.status} {taken.reason}".rstrip())
+            print(reply.text or reply.reason)
+            return reply.exit_code
         if given.order is None:
             await runtime.runs.work(until_idle=True)
             return 0
