@@ -404,6 +404,10 @@ class Runs:
     def record(self, run_id: str) -> RunRecord:
         return read_run(self.log, run_id)[0]
 
+    def outcome(self, run_id: str) -> RunOutcome:
+        """What a run came to, or where it stands. Nothing is done for it."""
+        return self._outcome(self.record(run_id))
+
     def _outcome(self, record: RunRecord) -> RunOutcome:
         if record.state != "COMPLETED":
             return RunOutcome(record.run_id, record)
@@ -428,6 +432,7 @@ class Runs:
         tasks = [active.task for active in self._active.values()]
         if self._beat is not None:
             tasks.append(self._beat)  # type: ignore[arg-type]
+        tasks = [task for task in tasks if not task.done()]  # those of another loop are, and it is closed
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
