@@ -602,6 +602,12 @@ class SyncRuntime:
     def close(self) -> None:
         asyncio.run(self._runtime.close())
 
+    def session(self, session_id: str, **options: Any) -> Session:
+        return asyncio.run(self._runtime.session(session_id, **options))
+
+    def turn(self, agent: Agent, session: Session, text: str, **options: Any) -> TurnReply:
+        return asyncio.run(self._runtime.turn(agent, session, text, **options))
+
     def converge(self, task: Task, **options: Any) -> Outcome:
         return asyncio.run(self._runtime.converge(task, **options))
 

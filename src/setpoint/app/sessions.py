@@ -357,11 +357,8 @@ class Sessions:
     def look(self, run_id: str) -> RunView | Ended:
         return self._look(run_id)
 
-    def _outcome(self, run_id: str) -> RunOutcome:
-        return self.runs._outcome(self.runs.record(run_id))  # type: ignore[reportPrivateUsage]
-
     def _look(self, run_id: str) -> RunView | Ended:
-        outcome = self._outcome(run_id)
+        outcome = self.runs.outcome(run_id)
         record = outcome.record
         if not record.is_terminal:
             return _view_of(record)
@@ -449,7 +446,7 @@ class Sessions:
             message.status,
             message.reason,
             taken,
-            tuple(self._outcome(run_id) for run_id in run_ids),
+            tuple(self.runs.outcome(run_id) for run_id in run_ids),
             self._waiting_for(record),
             message.turn,
             message.input_tokens,

@@ -49,7 +49,7 @@ class SessionJournal:
         self._drafts: list[Draft] = []
         self._events: list[Event] = []
         self._payloads: list[bytes] = []
-        self._checkpoint_seq = record.seq
+        self._written_seq = record.seq
 
     def add(self, event: Event) -> None:
         """Fold an event in and keep it for the next ``write``."""
@@ -67,10 +67,11 @@ class SessionJournal:
         written, self._events = self._events, []
         if not drafts and not payloads:
             return
-        checkpoint = None
-        if self.record.seq - self._checkpoint_seq >= limits.RUN_CHECKPOINT_EVENTS:
-            checkpoint = _json.encode(self.record)
-            self._checkpoint_seq = self.record.seq
+        # At every multiple: a turn is short, and the next one is another journal.
+        every = limits.RUN_CHECKPOINT_EVENTS
+        is_due = self.record.seq // every > self._written_seq // every
+        checkpoint = _json.encode(self.record) if is_due else None
+        self._written_seq = self.record.seq
         self.head = await self.log.append(self.lease, self.head, drafts, payloads=payloads, checkpoint=checkpoint)
         if self._observer is not None:
             for event in written:

@@ -23,8 +23,8 @@ from setpoint.phases.p1_context.framing import frame
 from setpoint.phases.p1_context.projection import part_of
 from setpoint.ports.proposer import Context, Part, ToolSpec
 
-OBSERVATIONS_MAX: Final = 8
-"""What came of the newest actions of this message: two replies with four calls each."""
+OBSERVATIONS_MAX: Final = limits.CALLS_PER_PROPOSAL_MAX
+"""What came of the newest actions of this message: all of the newest reply, whatever else is left out."""
 OBSERVATION_CHARS_MAX: Final = 2_000
 MESSAGE_CHARS_MAX: Final = 8_000
 EXCHANGE_CHARS_MAX: Final = 600

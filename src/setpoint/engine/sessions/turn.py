@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from setpoint.engine.control import read_request
 from setpoint.engine.sessions.asking import ask_model, recorded_reply
 from setpoint.engine.sessions.doing import act, carry_out
 from setpoint.engine.sessions.hand import Ended, SessionHand
+from setpoint.engine.sessions.journal import stream_of
 from setpoint.engine.sessions.projection import built, project
 from setpoint.kernel.actions import (
-    ENDING,
     Action,
     AgentTerms,
     Case,
@@ -24,7 +25,7 @@ from setpoint.kernel.actions import (
     offered,
     rule,
 )
-from setpoint.kernel.events import Refused
+from setpoint.kernel.events import ControlApplied, ControlRequested, QuestionAnswered, Refused
 from setpoint.kernel.keys import digest_exact
 from setpoint.kernel.proposal import Call, Malformed, Reply
 from setpoint.kernel.session_events import ActionsOffered, MessageAnswered, ReplySettled, RunEnded
@@ -48,13 +49,14 @@ async def see_through(hand: SessionHand) -> None:
 
 
 async def _ask(hand: SessionHand) -> None:
-    await hand.hydrate(hand.journal)
-    runs = note_runs(hand)
-    record = hand.record
-    if record.is_expired(hand.clock.now_ms()):
+    if hand.record.is_expired(hand.clock.now_ms()):
         words = "the session has expired; nothing is done in its name any more"
         hand.journal.add(Refused(ordinal=0, tool="turn", gate="authority", reason="EXPIRED", message=words))
         return await end(hand, "refused", "EXPIRED")
+    take_answers(hand)
+    await hand.hydrate(hand.journal)
+    runs = note_runs(hand)
+    record = hand.record
     if not hand.proposers:
         return await end(hand, "failed", "no model is given")
     terms = hand.agent.terms(record)
@@ -68,6 +70,23 @@ async def _ask(hand: SessionHand) -> None:
     if failed := await ask_model(hand, context):
         return await end(hand, "failed", failed)
     return None
+
+
+def take_answers(hand: SessionHand) -> None:
+    """Record what people said since: an answer to the question that is open, and nothing else, has an effect."""
+    journal = hand.journal
+    stream = stream_of(hand.record.session_id)
+    for position, key, data in journal.log.inbox(stream, hand.record.inbox_position):
+        request = read_request(data)
+        said = encodable(request.argument)
+        journal.add(
+            ControlRequested(request_id=key, action=request.action, by=request.by, argument=said, position=position)
+        )
+        question = hand.record.question
+        applies = request.action == "answer" and question is not None and question.question_id == key
+        if applies:
+            journal.add(QuestionAnswered(question_id=key, answer=said, by=request.by))
+        journal.add(ControlApplied(request_id=key, action="answer" if applies else "none"))
 
 
 def over_budget(hand: SessionHand, terms: AgentTerms, context: Context) -> str:
@@ -193,4 +212,4 @@ def calls_of(reply: Reply) -> Sequence[Call | Malformed]:
     return (Call(0, "answer_user", arguments, digest_exact(["answer_user", arguments])),)
 
 
-__all__ = ["ENDING", "end", "note_runs", "over_budget", "see_through"]
+__all__ = ["see_through"]
