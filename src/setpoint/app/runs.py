@@ -17,6 +17,7 @@ import msgspec
 from setpoint.engine.control import Request, encode_request, read_request
 from setpoint.engine.runs.hand import Hand, Shared
 from setpoint.engine.runs.journal import Observer, RunJournal, read_run
+from setpoint.engine.runs.messages import drop_late
 from setpoint.engine.runs.program import Program, Values
 from setpoint.engine.runs.pursue import pursue
 from setpoint.kernel import limits
@@ -312,6 +313,8 @@ class Runs:
                             raise
                         hand.journal = journal = self._reopened(hand)
                         asyncio.current_task().uncancel()  # type: ignore[union-attr]
+            drop_late(hand)
+            await journal.flush()
             await self._tell_parent(journal)
             return hand.record
         finally:
@@ -387,9 +390,10 @@ class Runs:
     # Telling
 
     def tell(self, run_id: str, action: str, argument: Any = "", *, by: str, key: str = "") -> bool:
-        """Leave a message for a run; False when one of that key was left before. IllegalTransition when it is over."""
+        """Leave a message for a run; False when one of that key was left before. IllegalTransition when it is over; a
+        report that comes then is recorded and dropped when the run is looked at next."""
         record, _ = read_run(self.log, run_id)
-        if record.is_terminal:
+        if record.is_terminal and action != "result":
             raise IllegalTransition(f"run {run_id} is {record.state} already; {action} does not apply")
         text = argument if isinstance(argument, str) else msgspec.json.encode(argument).decode()
         if len(text) > limits.MESSAGE_BYTES_MAX:

@@ -38,6 +38,18 @@ def take_messages(hand: Hand) -> None:
                 hand.journal.add(_requested(request, key, position))
 
 
+def drop_late(hand: Hand) -> None:
+    """Record the reports that came for a run that is over: nothing waits for them any more, and somebody may ask."""
+    if not hand.record.is_terminal:
+        return
+    for position, _, data in hand.journal.log.inbox(hand.run_id, hand.record.inbox_position):
+        request = read_request(data)
+        if request.action == "result":
+            reported = str(_read(request.argument).get("key", ""))
+            reason = f"the run was {hand.record.state} when it came"
+            hand.journal.add(LateResult(key=reported, position=position, reason=reason))
+
+
 def _requested(request: Request, key: str, position: int) -> ControlRequested:
     return ControlRequested(
         request_id=key, action=request.action, by=request.by, argument=request.argument, position=position
