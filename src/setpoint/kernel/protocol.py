@@ -5,9 +5,10 @@ the wire, and what the other side has done. The world may at any moment crash th
 delay a request or its reply, let a rival run propose the same effect, change what would be sent, let people decide,
 or let an approval go stale. The rule for doubts is not modelled but called: ``effects.settle``.
 
-Two properties: nothing is sent that people, where they must be asked, did not approve as it is; and the effect is made
-at most once for its key. What breaks one is shown by a shortest run of events. ``without`` takes a part of the protocol
-away; that the search then finds a counter-example shows that it can.
+Three properties: nothing is sent that people, where they must be asked, did not approve as it is; the effect is made
+at most once for its key; and a run that took a no for final has made nothing. What breaks one is shown by a shortest
+run of events. ``without`` takes a part of the protocol away; that the search then finds a counter-example shows that
+it can.
 
 Beyond the model: more than two sendings, clocks that lie beyond the skew, an author's probe or class that is not true.
 """
@@ -32,10 +33,11 @@ from setpoint.kernel.effects import (
 )
 from setpoint.kernel.flow import Approval, Call, Definition, walk
 
-Part = Literal["gate", "binding", "claim", "intent", "settle", "wait"]
+Part = Literal["gate", "binding", "claim", "intent", "settle", "wait", "doubt"]
 """What can be taken away: asking at all; comparing what was approved with what is sent; the claim on the key; writing
-the intent first; settling before sending again; waiting out what may still arrive."""
-PARTS: Final[tuple[Part, ...]] = ("gate", "binding", "claim", "intent", "settle", "wait")
+the intent first; settling before sending again; waiting out what may still arrive; remembering, when a later attempt is
+declined, that an earlier one may still count."""
+PARTS: Final[tuple[Part, ...]] = ("gate", "binding", "claim", "intent", "settle", "wait", "doubt")
 SENDINGS_MAX: Final = 2
 
 
@@ -53,12 +55,13 @@ class CallModel:
 class State(NamedTuple):
     """One state of a call. The fields of the first group survive a crash."""
 
-    intent: str = ""  # "" | queued | free (settled: not there) | unknown | done
+    intent: str = ""  # "" | queued | free (settled: not there) | unknown | done | declined
     claim: str = ""  # "" | ours | theirs
     ticket: str = ""  # "" | asked | granted | stale
     ticket_for: int = 0  # the version of the arguments that people saw
     sent_for: int = 0  # the version in the intent
     sendings: int = 0
+    is_doubtful: bool = False  # an earlier attempt may still count
     # Of the process
     doing: str = ""  # "" | about to send | waiting
     # Of the world
@@ -67,6 +70,7 @@ class State(NamedTuple):
     is_early: bool = False  # the last sending may still arrive
     made: int = 0
     is_ungated: bool = False  # something went out that nobody approved as it was
+    is_denied: bool = False  # it was made, and the run believes that it was declined
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ def check_call(model: CallModel, without: frozenset[Part] = frozenset()) -> Verd
     queue = deque([start])
     while queue:
         state = queue.popleft()
-        broken = "sent without its approval" if state.is_ungated else "made twice" if state.made > 1 else ""
+        broken = _broken(state)
         if broken:
             return Verdict(len(came), broken, _events(came, state))
         for event, after in (*_process(state, model, without), *_world(state, model, without)):
@@ -116,6 +120,14 @@ def check_call(model: CallModel, without: frozenset[Part] = frozenset()) -> Verd
                 came[after] = (state, event)
                 queue.append(after)
     return Verdict(len(came))
+
+
+def _broken(state: State) -> str:
+    if state.is_ungated:
+        return "sent without its approval"
+    if state.made > 1:
+        return "made twice"
+    return "made and taken for declined" if state.is_denied else ""
 
 
 def _events(came: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
@@ -173,6 +185,7 @@ def _sent(state: State, model: CallModel) -> State:
         doing="waiting",
         wire=state.wire + 1,
         sendings=state.sendings + 1,
+        is_doubtful=state.is_doubtful and state.is_early,  # what can no longer arrive has not
         is_early=True,
         is_ungated=not approved,
     )
@@ -190,7 +203,8 @@ def _settled(state: State, model: CallModel, without: frozenset[Part]) -> Steps:
         case Reconstructed():
             yield "the probe finds it", state._replace(intent="done")
         case Resend():
-            yield "settled: it may be sent again", state._replace(intent="free")
+            is_certain = model.has_probe and not in_flight
+            yield "settled: it may be sent again", state._replace(intent="free", is_doubtful=not is_certain)
         case ProbeLater():
             pass  # it waits until nothing may still arrive
         case _:
@@ -207,10 +221,13 @@ def _world(state: State, model: CallModel, without: frozenset[Part]) -> Iterator
         yield "no reply comes in time", state._replace(doing="")
     if state.wire:
         made = state.made if model.dedups and state.made else state.made + 1
-        arrived = state._replace(wire=state.wire - 1, made=made)
+        denied = state.intent == "declined" and made > state.made
+        arrived = state._replace(wire=state.wire - 1, made=made, is_denied=denied)
         yield "a request arrives, its reply is lost", arrived
         if state.doing == "waiting":
             yield "a request arrives, its reply comes", arrived._replace(doing="", intent="done")
+            if not state.made:
+                yield from _declined(state, without)
         yield "a request is lost", state._replace(wire=state.wire - 1)
     elif state.is_early:
         yield "nothing may still arrive", state._replace(is_early=False)
@@ -226,6 +243,15 @@ def _world(state: State, model: CallModel, without: frozenset[Part]) -> Iterator
         # The same effect in other words: another run, with its own gate, under the same business key.
         made = state.made if model.dedups and state.made else state.made + 1
         yield "another run makes the same effect", state._replace(claim="theirs", made=made)
+
+
+def _declined(state: State, without: frozenset[Part]) -> Steps:
+    """The other side says no to the newest request. That is final when no earlier one may arrive after it."""
+    left = state._replace(wire=state.wire - 1, doing="")
+    if state.is_doubtful and "doubt" not in without:
+        yield "a request is declined, an earlier one may count", left
+    else:
+        yield "a request is declined", left._replace(intent="declined", claim="")
 
 
 def _crashed(state: State) -> State:
