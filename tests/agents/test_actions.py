@@ -161,7 +161,7 @@ def test_the_offer_follows_the_state_as_in_the_golden_file():
 
     async def look(state: str) -> None:
         session = await shop.session()
-        found[state] = [action.name for action in shop.sessions.actions(shop.agent, session)]
+        found[state] = [action.name for action in shop.sessions.actions(shop.agent, session).actions]
 
     async def play() -> None:
         await look("nothing is open")

@@ -15,9 +15,11 @@ from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from setpoint.app.capability import NAME
 from setpoint.app.session import Session
-from setpoint.app.typed import DefinitionFault, adapter_of
+from setpoint.app.typed import DefinitionFault
 from setpoint.app.workflow import Workflow
 from setpoint.kernel.actions import Action, AgentBudget, AgentTerms, Signal, Startable
 from setpoint.kernel.flow import WaitFor, walk
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 OfSession = Callable[[Session], Mapping[str, Any]]
 Models = Sequence[str | Proposer]
+_PLAIN: TypeAdapter[Any] = TypeAdapter(Any)
 INSTRUCTIONS_CHARS_MAX = 8_000
 """They stand in every prompt: 2,000 tokens of the 24,000 a prompt may have."""
 
@@ -171,7 +174,7 @@ class AgentAtWork:
         if self.agent.context is None:
             return {}
         found = self.agent.context(self._view(record))
-        return adapter_of(Any, "the projection").dump_python(dict(found), mode="json")
+        return _PLAIN.dump_python(dict(found), mode="json")
 
     def complete(self, action: Action, arguments: dict[str, Any], record: SessionRecord) -> dict[str, Any]:
         return {**arguments, **self._filled(action.target, record)}
@@ -190,7 +193,7 @@ class AgentAtWork:
         function = self.agent.fill.get(workflow)
         if function is None:
             return {}
-        return adapter_of(Any, "what is filled in").dump_python(dict(function(self._view(record))), mode="json")
+        return _PLAIN.dump_python(dict(function(self._view(record))), mode="json")
 
     def _startable(self, name: str, record: SessionRecord) -> Startable:
         workflow, program = self._workflows[name]

@@ -24,7 +24,7 @@ from setpoint.engine.sessions.hand import Ended, SessionHand
 from setpoint.engine.sessions.journal import KIND, Observer, SessionJournal, read_session, stream_of
 from setpoint.engine.sessions.turn import see_through
 from setpoint.kernel import limits
-from setpoint.kernel.actions import Action, RunView, catalogue, offered
+from setpoint.kernel.actions import Catalogue, RunView, catalogue, offered
 from setpoint.kernel.errors import (
     ConflictFault,
     HeadMoved,
@@ -52,6 +52,8 @@ EXPIRES = "24h"
 """How long a session lasts when the host does not say: a day's work."""
 TURN_PATIENCE_MS = 10_000
 """How long a turn waits for timers of the runs it works on; somebody is looking at a screen meanwhile."""
+LOOK_MS = 50
+"""How often a run that another worker has is looked at: a pause nobody notices in an answer."""
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,127}")
 _CODES = {"answered": 0, "completed": 0, "waiting": 13, "refused": 12, "budget_exhausted": 14, "failed": 11}
 
@@ -162,12 +164,31 @@ class Sessions:
             _refuse_other(record, principal, tenant)
             if not self._wants_writing(record, scopes, expires):
                 return self._view(record)
-        async with self._owned(session_id) as journal:
-            self._open_or_renew(journal, principal, tenant, scopes, expires)
-            if not journal.record.is_expired(self.clock.now_ms()):
-                await self._hydrate(journal)
-            await journal.write()
-            return self._view(journal.record)
+        try:
+            async with self._owned(session_id) as journal:
+                self._open_or_renew(journal, principal, tenant, scopes, expires)
+                if not journal.record.is_expired(self.clock.now_ms()):
+                    await self._hydrate(journal)
+                await journal.write()
+                return self._view(journal.record)
+        except ConflictFault:
+            return await self._as_it_is(session_id, principal, tenant, scopes)
+
+    async def _as_it_is(self, session_id: str, principal: str, tenant: str, scopes: Sequence[str] | None) -> Session:
+        """The session while another works on it, who also keeps it fresh. ConflictFault when its scopes would have to
+        change, or when it is not opened yet after a while."""
+        stream = stream_of(session_id)
+        for _ in range(TURN_PATIENCE_MS // LOOK_MS):
+            if self.log.head(stream).seq:
+                break
+            await self.clock.sleep_ms(LOOK_MS)
+        else:
+            raise _conflict(session_id, "it is being opened, and that takes too long")
+        record, _ = read_session(self.log, session_id)
+        _refuse_other(record, principal, tenant)
+        if scopes is not None and set(scopes) != set(record.scopes):
+            raise _conflict(session_id, "its scopes cannot be changed in the middle of a turn; open it again later")
+        return self._view(record)
 
     def _wants_writing(self, record: SessionRecord, scopes: Sequence[str] | None, expires: str | None) -> bool:
         now = self.clock.now_ms()
@@ -395,8 +416,16 @@ class Sessions:
         )
 
     async def pursue(self, run_id: str) -> None:
-        with contextlib.suppress(LeaseLost):  # another worker has it
-            await self.runs.wait(run_id, patience_ms=self.patience_ms)
+        left = self.patience_ms
+        while True:
+            try:
+                await self.runs.wait(run_id, patience_ms=left)
+                return
+            except LeaseLost:  # another worker has it: see what that one comes to
+                if left <= 0:
+                    return
+                await self.clock.sleep_ms(LOOK_MS)
+                left -= LOOK_MS
 
     def tell(self, run_id: str, action: str, argument: Any, *, by: str, key: str) -> str:
         try:
@@ -411,13 +440,13 @@ class Sessions:
         """Fold the session. UnknownTrajectory when there is none."""
         return read_session(self.log, session_id)[0]
 
-    def actions(self, agent: Agent, session: Session) -> tuple[Action, ...]:
-        """What the agent would be offered now, for looking at."""
+    def actions(self, agent: Agent, session: Session) -> Catalogue:
+        """What the agent would be offered now, and the version of the state that it is offered in."""
         record = self.record(session.id)
-        if record.is_expired(self.clock.now_ms()):
-            return ()
         runs = [view for run_id in record.runs if isinstance(view := self._look(run_id), RunView)]
-        return offered(catalogue(record, runs, self._at_work(agent.name).terms(record)), record.scopes)
+        found = catalogue(record, runs, self._at_work(agent.name).terms(record))
+        is_expired = record.is_expired(self.clock.now_ms())
+        return Catalogue(found.version, () if is_expired else offered(found, record.scopes))
 
     def _view(self, record: SessionRecord) -> Session:
         return Session(record, self.hydrators, self._value)

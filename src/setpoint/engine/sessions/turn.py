@@ -30,6 +30,7 @@ from setpoint.kernel.keys import digest_exact
 from setpoint.kernel.proposal import Call, Malformed, Reply
 from setpoint.kernel.session_events import ActionsOffered, MessageAnswered, ReplySettled, RunEnded
 from setpoint.kernel.spelling import encodable
+from setpoint.phases.p1_context.compaction import ContextTooLarge
 from setpoint.phases.p2_proposal.parse import parse_reply
 from setpoint.phases.p3_gate.schema import violation
 from setpoint.ports.proposer import Context
@@ -62,7 +63,10 @@ async def _ask(hand: SessionHand) -> None:
     terms = hand.agent.terms(record)
     now = catalogue(record, runs, terms)
     actions = offered(now, record.scopes)
-    context = project(hand, terms, actions, runs)
+    try:
+        context = project(hand, terms, actions, runs)
+    except ContextTooLarge as fault:  # of what the agent's own projection gives; asking again would not help
+        return await end(hand, "failed", fault.message)
     if over := over_budget(hand, terms, context):
         return await end(hand, "budget_exhausted", over)
     hand.journal.add(built(context))
