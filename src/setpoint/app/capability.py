@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, overload
 
-from setpoint.app.typed import DefinitionFault, Signature, Values, adapter_of, unpacked
+from setpoint.app.typed import DefinitionFault, Signature, Values, plain, plain_of, structure, unpacked
 from setpoint.kernel.effects import (
     EFFECT_CLASSES,
     CannotTell,
@@ -77,27 +77,27 @@ class Capability:
         result = await _call(self.function, context, **unpacked(self.signature.read(arguments)))
         if isinstance(result, Later):
             return result
-        return self.signature.result.dump_python(result, mode="json")
+        return plain(self.signature.result, result)
 
     async def probe(self, context: Context, arguments: Values) -> ProbeAnswer:
         assert self._probe is not None
         found = await _call(self._probe, context, **_taken(self._probe, unpacked(self.signature.read(arguments))))
         match found:
             case Happened(result):
-                return Happened(self.signature.result.dump_python(result, mode="json"))
+                return Happened(plain(self.signature.result, result))
             case DidNotHappen() | CannotTell():
                 return found
             case None:
                 return DidNotHappen()
             case _:
-                return Happened(self.signature.result.dump_python(found, mode="json"))
+                return Happened(plain(self.signature.result, found))
 
     async def compensate(self, context: Context, arguments: Values, result: Any) -> Any:
         assert self._compensate is not None
         known = unpacked(self.signature.read(arguments))
-        known["result"] = self.signature.result.validate_python(result)
+        known["result"] = self.signature.result.validate_python(result, strict=False)
         done = await _call(self._compensate, context, **_taken(self._compensate, known))
-        return adapter_of(Any, "a result").dump_python(done, mode="json")
+        return plain_of(done)
 
 
 async def _call(function: Callable[..., Any], context: Context, **named: Any) -> Any:
@@ -181,6 +181,8 @@ def _declared(
         raise DefinitionFault(f"{name!r} is no name for a capability: letters, digits, - _ . and at most 64 of them")
     if effect not in EFFECT_CLASSES:
         raise DefinitionFault(f"{effect!r} is no effect class; capability {name} is one of {', '.join(EFFECT_CLASSES)}")
+    if not callable(function):
+        raise DefinitionFault(f"capability {name} is {function!r}, which is no function")
     signature = Signature.of(function, name, has_result=not statements)
     probe, compensate = _bare(probe), _bare(compensate)
     _refuse_nonsense(name, effect, key, probe, compensate)
@@ -190,20 +192,27 @@ def _declared(
     contract = Contract(
         name=name,
         effect=effect,
-        arguments=signature.schema,
-        result=signature.result_schema,
+        arguments=structure(signature.schema),
+        result=structure(signature.result_schema),
         has_key=key is not None,
         has_probe=probe is not None,
         has_compensator=compensate is not None,
         dedups=dedups or effect == "keyed",
-        timeout_ms=parse_duration_ms(timeout),
-        worst_ms=0 if worst is None else parse_duration_ms(worst),
+        timeout_ms=_duration(name, "timeout", timeout),
+        worst_ms=0 if worst is None else _duration(name, "worst", worst),
         retry=retry or RetryPolicy(),
         rate=rate,
         dependency=dependency,
         scopes=tuple(scopes),
     )
     return Capability(function, contract, signature, key, probe, compensate, function if statements else None)
+
+
+def _duration(name: str, what: str, text: str) -> int:
+    try:
+        return parse_duration_ms(text)
+    except (ValueError, TypeError) as fault:
+        raise DefinitionFault(f"{what} of capability {name}: {fault}") from fault
 
 
 def _bare(function: Any) -> Callable[..., Any] | None:
@@ -215,6 +224,11 @@ def _refuse_nonsense(name: str, effect: EffectClass, key: Any, probe: Any, compe
         raise DefinitionFault(
             f"capability {name} is {effect}: it changes nothing, so it has no key, probe or compensator"
         )
+    for role, function in {"key": key, "probe": probe, "compensate": compensate}.items():
+        if function is not None and not callable(function):
+            raise DefinitionFault(f"{role} of capability {name} is {function!r}, which is no function")
+    if inspect.iscoroutinefunction(key):
+        raise DefinitionFault(f"the key of capability {name} is async; a key is computed from the arguments alone")
     if effect == "compensable" and compensate is None:
         raise DefinitionFault(f"capability {name} is compensable but names no compensator (compensate=...)")
     if effect == "irreversible" and compensate is not None:

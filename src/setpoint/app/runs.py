@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from setpoint.engine.control import Request, encode_request, read_request
+from setpoint.engine.control import Request, encode_request
 from setpoint.engine.runs.hand import Hand, Shared
 from setpoint.engine.runs.journal import Observer, RunJournal, read_run
-from setpoint.engine.runs.messages import drop_late
+from setpoint.engine.runs.messages import drop_late, is_kill
 from setpoint.engine.runs.program import Program, Values
 from setpoint.engine.runs.pursue import pursue
 from setpoint.kernel import limits
@@ -234,7 +234,7 @@ class Runs:
         room = at_once - len(self._active)
         if room <= 0:
             return
-        for run_id, _ in self.log.due(KIND, self.clock.now_ms(), DUE_LOOKED_AT + len(self._active)):
+        for run_id, _ in self.log.due(KIND, self.clock.now_ms(), DUE_LOOKED_AT + len(self._active) + len(self._ailing)):
             if room <= 0:
                 return
             if run_id in self._active or not self._is_ours(run_id):
@@ -353,16 +353,19 @@ class Runs:
             active.lost = lost
             active.task.cancel()
             return
+        except StoreFault:
+            return  # the next beat tries again; what is appended meanwhile is fenced all the same
         for _, _, data in self.log.inbox(run_id, journal.record.inbox_position):
-            if read_request(data).action == "kill" and not active.killed:
+            if is_kill(data) and not active.killed:
                 active.killed = True
                 active.task.cancel()
 
     # Children
 
-    async def _start_child(self, hand: Hand, child_id: str, program: Program, values: Values, node: str) -> None:
+    async def _start_child(
+        self, hand: Hand, child_id: str, program: Program, begun: tuple[Values, Values], node: str
+    ) -> None:
         record = hand.record
-        begun = program.begin(values)
         await self.start(
             program,
             begun[0],
@@ -386,6 +389,31 @@ class Runs:
     def _ask_child(self, child_id: str, action: str) -> None:
         request = Request(action, "parent")
         self.log.deliver(child_id, f"{action}:by-parent", encode_request(request))
+
+    async def retry(self, run_id: str) -> str:
+        """A new run with the input of one that is over, as that was begun, and naming it as its parent (R225).
+
+        IllegalTransition while it is not over; UsageFault when its definition is not known here.
+        """
+        old, _ = read_run(self.log, run_id)
+        if not old.is_terminal:
+            raise IllegalTransition(
+                f"run {run_id} is {old.state}; a retry is of a run that is over",
+                hint="`setpoint resume` goes on with one that is paused, from the node where it stopped.",
+            )
+        assert old.input is not None
+        program = self.program_of(old)
+        given, state = program.begin(msgspec.json.decode(self.log.payload(old.input.ref)))
+        return await self.start(
+            program,
+            given,
+            state,
+            principal=old.principal,
+            tenant=old.tenant,
+            scopes=old.scopes_held,
+            session=old.session,
+            parent=run_id,
+        )
 
     # Telling
 

@@ -7,11 +7,20 @@ dataclass, a TypedDict or any other type it knows.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, PydanticSchemaGenerationError, TypeAdapter, create_model
+import msgspec
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PydanticInvalidForJsonSchema,
+    PydanticSchemaGenerationError,
+    TypeAdapter,
+    create_model,
+)
 
 from setpoint.kernel.errors import UsageFault
 
@@ -36,7 +45,9 @@ class Fields:
     def of(cls, declared: Any, what: str) -> Fields:
         """DefinitionFault when the type has no fields that JSON can hold."""
         adapter = adapter_of(declared, what)
-        schema = adapter.json_schema()
+        schema = schema_of(adapter, what)
+        if "$ref" in schema:  # a type that names itself
+            schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], "$defs": schema["$defs"]}
         if schema.get("type") != "object" or "properties" not in schema:
             if not isinstance(declared, type) or not issubclass(declared, BaseModel):
                 raise DefinitionFault(
@@ -44,6 +55,7 @@ class Fields:
                     hint="Use a pydantic model, a dataclass or a TypedDict.",
                 )
             schema = {**schema, "properties": {}}
+        _refuse_two_names(declared, schema, what)
         try:
             annotations = get_type_hints(declared)
         except (NameError, TypeError):
@@ -57,11 +69,113 @@ class Fields:
     def read(self, values: Mapping[str, Any]) -> Any:
         """The author's object of those of ``values`` that are its fields."""
         names = self.schema["properties"]
-        return self.adapter.validate_python({name: value for name, value in values.items() if name in names})
+        return self.adapter.validate_python(
+            {name: value for name, value in values.items() if name in names},
+            strict=False,  # plain JSON of a date or an enum is text, whatever the author asks of his own callers
+        )
 
     def write(self, state: Any) -> Values:
-        """Plain JSON of the author's object."""
-        return self.adapter.dump_python(state, mode="json")
+        """Plain JSON of the author's object. ValueError when JSON cannot hold it, TypeError when it is no such object.
+
+        It is read back: an object changed in place holds whatever was assigned to it, and a state that the next node
+        cannot read must never reach the log.
+        """
+        return self._plain(self.read(self._plain(state)))
+
+    def _plain(self, state: Any) -> Values:
+        found = plain(self.adapter, state)
+        if not isinstance(found, dict):
+            raise TypeError(f"it gave {state!r}, which has no fields")
+        unknown = sorted(set(found) - self.names)  # type: ignore[reportUnknownArgumentType]
+        if unknown:
+            raise TypeError(f"it gave the fields {', '.join(unknown)}, which the state does not have")
+        return found  # type: ignore[reportUnknownVariableType]
+
+
+def plain(adapter: TypeAdapter[Any], value: Any) -> Any:
+    """Plain JSON of an author's object, exact: ValueError for what JSON cannot hold."""
+    found = adapter.dump_python(value, mode="json", by_alias=True, round_trip=True, warnings=False)
+    _refuse_unplain(found, "it")
+    return found
+
+
+_ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
+
+
+def plain_of(value: Any) -> Any:
+    """``plain`` of whatever an author's function returned, models and dates inside lists included."""
+    return plain(_ANYTHING, value)
+
+
+def _refuse_unplain(value: Any, where: str) -> None:
+    match value:
+        case bool() | None:
+            pass
+        case str():
+            if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
+                raise ValueError(f"{where} holds half a surrogate pair, which no UTF-8 can")
+        case int():
+            if not -(2**63) <= value < 2**64:
+                raise ValueError(f"{where} is {value}, beyond 64 bits; keep it as text")
+        case float():
+            if not math.isfinite(value):
+                raise ValueError(f"{where} is {value}, which JSON cannot hold")
+        case dict():
+            for name, item in value.items():  # type: ignore[reportUnknownVariableType]
+                _refuse_unplain(name, f"a name in {where}")
+                _refuse_unplain(item, f"{where}.{name}")
+        case list():
+            for number, item in enumerate(value):  # type: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+                _refuse_unplain(item, f"{where}[{number}]")
+        case _:
+            raise ValueError(f"{where} is {value!r}, which JSON cannot hold")
+
+
+def schema_of(adapter: TypeAdapter[Any], what: str) -> dict[str, Any]:
+    """The JSON schema. DefinitionFault when the type has none."""
+    try:
+        return adapter.json_schema()
+    except PydanticInvalidForJsonSchema as fault:
+        raise DefinitionFault(f"{what} cannot be kept as JSON: {fault.message}") from fault
+
+
+def _refuse_two_names(declared: Any, schema: Mapping[str, Any], what: str) -> None:
+    """A field has one name, in the state, in arguments and in the log; and none is left out of the log."""
+    fields = getattr(declared, "model_fields", {})
+    for name, field in fields.items():
+        if name not in schema["properties"]:
+            raise DefinitionFault(f"the field {name!r} of {what} has an alias; a field has one name")
+        if field.exclude:
+            raise DefinitionFault(f"the field {name!r} of {what} is excluded from its JSON; it would be lost")
+    if schema.get("additionalProperties") is True:
+        raise DefinitionFault(f"{what} allows fields that it does not declare; they would be lost")
+
+
+_WORDS = ("title", "description", "examples", "$comment", "deprecated")
+
+
+def structure(schema: Any) -> Any:
+    """A JSON schema without its words, and without an order where there is none: what a definition's digest is of.
+
+    Editing a docstring strands no run.
+    """
+    if isinstance(schema, list):
+        return [structure(item) for item in schema]  # type: ignore[reportUnknownVariableType]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for name, value in schema.items():  # type: ignore[reportUnknownVariableType]
+        if name in _WORDS:
+            continue
+        if name in ("properties", "$defs", "patternProperties") and isinstance(value, dict):
+            found[name] = {field: structure(item) for field, item in value.items()}  # type: ignore[reportUnknownVariableType]
+        elif name in ("default", "const", "enum"):
+            found[name] = value
+        else:
+            found[str(name)] = structure(value)  # type: ignore[reportUnknownArgumentType]
+    if found.get("uniqueItems") and isinstance(found.get("default"), list):  # of a set, whose order is chance
+        found["default"] = sorted(found["default"], key=repr)
+    return found
 
 
 def adapter_of(declared: Any, what: str) -> TypeAdapter[Any]:
@@ -110,24 +224,36 @@ class Signature:
         config = ConfigDict(extra="forbid", arbitrary_types_allowed=False)
         try:
             model = create_model(f"{name}_arguments", __config__=config, **fields)
-        except PydanticSchemaGenerationError as fault:
+            schema = model.model_json_schema()
+        except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema) as fault:
             raise DefinitionFault(
                 f"a parameter of capability {name} cannot be kept as JSON: {fault.message}"
             ) from fault
         result_type = hints.get("return", type(None)) if has_result else type(None)
-        result = adapter_of(result_type, f"the result of capability {name}")
-        return cls(model, model.model_json_schema(), result, result_type, result.json_schema())
+        what = f"the result of capability {name}"
+        result = adapter_of(result_type, what)
+        return cls(model, schema, result, result_type, schema_of(result, what))
 
     def names(self) -> Mapping[str, bool]:
         """Parameter names, and whether each must be given."""
         return {name: field.is_required() for name, field in self.arguments.model_fields.items()}
 
     def read(self, arguments: Mapping[str, Any]) -> BaseModel:
-        return self.arguments.model_validate(dict(arguments))
+        return self.arguments.model_validate(dict(arguments), strict=False)
 
     def complete(self, arguments: Mapping[str, Any]) -> Values:
         """The arguments checked, with defaults, as plain JSON."""
-        return self.read(arguments).model_dump(mode="json")
+        found = self.read(arguments).model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+        _refuse_unplain(found, "it")
+        return found
+
+
+def fresh(values: Values) -> Values:
+    """A copy that the author's code may change as it likes: a field of type Any is handed to it as it is."""
+    return {
+        name: msgspec.json.decode(msgspec.json.encode(value)) if isinstance(value, (dict, list)) else value
+        for name, value in values.items()
+    }
 
 
 def unpacked(model: BaseModel) -> Values:

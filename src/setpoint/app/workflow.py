@@ -14,15 +14,18 @@ one without its approval) is proved when the app is opened: ``kernel/obligations
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from msgspec.structs import replace
+from pydantic import ValidationError
 
 from setpoint.app.capability import NAME, Capability
-from setpoint.app.typed import DefinitionFault, Fields, Values, takes
+from setpoint.app.typed import DefinitionFault, Fields, Values, adapter_of, fresh, plain_of, structure, takes
 from setpoint.engine.runs.program import (
     ApprovalCode,
     BranchCode,
@@ -31,10 +34,12 @@ from setpoint.engine.runs.program import (
     Code,
     JudgeCode,
     MapCode,
+    ParallelCode,
     Program,
     RepeatCode,
     StepCode,
     WaitCode,
+    is_same,
 )
 from setpoint.kernel import limits
 from setpoint.kernel.effects import EFFECT_CLASSES
@@ -64,6 +69,11 @@ StateT = TypeVar("StateT")
 InputT = TypeVar("InputT")
 Pure = Callable[..., Any]
 
+LABEL = re.compile(r"[^\s/*#]([^/*#\n\t\r]{0,62}[^\s/*#])?")
+"""A label is a part of paths."""
+APPROVAL_MS_MAX = 366 * 86_400_000
+"""Who has said nothing in a year will not; and every time of a ticket can be shown."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
@@ -86,6 +96,8 @@ class Chain(Generic[StateT]):
         self._input = input
         self._placed: list[_Placed] = []
         self._capabilities: dict[str, Capability] = {}
+        self._wanted: list[tuple[str, str, str]] = []
+        self._started: list[tuple[str, Workflow[Any, Any], str]] = []
 
     # Doing
 
@@ -102,7 +114,7 @@ class Chain(Generic[StateT]):
         preview: Pure | None = None,
     ) -> Self:
         """Call a capability. Without ``args`` its parameters are the fields of those names, of the state or else of the
-        input. Its result goes into the field ``into``, by default the one field of that type.
+        input. Its result goes into the field ``into``, by default the one field of that type; ``into=""`` drops it.
 
         ``require`` must be true of the state just before the call. ``approval`` asks people first, about exactly this
         call, when ``approval_when`` says so; ``preview`` is what they are shown.
@@ -112,18 +124,17 @@ class Chain(Generic[StateT]):
                 f"{self.name}/{name} calls {capability!r}, which is no capability",
                 hint="Declare it with @capability(effect=...); what has no side effect is a .step.",
             )
+        terms = self._terms(name, approval, approval_when, preview)
         field = self._field_for(name, capability, into)
         arguments = self._arguments(name, capability, args)
         code = CallCode(
             arguments,
-            _absorb(self._state, capability, field),
-            self._reading(approval_when),
-            self._reading(preview),
-            self._reading(require),
+            _absorb(self._state, field),
+            self._reading(name, approval_when),
+            self._reading(name, preview),
+            self._reading(name, require),
+            _words_of(require),
         )
-        terms = approval
-        if terms is not None and approval_when is not None:
-            terms = _conditional(terms)
         node = Call(name=name, capability=capability.contract, into=field or "", approval=terms)
         self._capabilities = _merged([self._capabilities, {capability.name: capability}])
         return self._place(node, code)
@@ -132,7 +143,7 @@ class Chain(Generic[StateT]):
         """A deterministic change: returns the new state, or a mapping of the fields that change."""
         if inspect.iscoroutinefunction(function):
             raise DefinitionFault(f"the step {self.name}/{name} is async; a step waits for nothing: use a capability")
-        return self._place(Step(name=name), StepCode(partial(_stepped, self._state, self._reading(function))))
+        return self._place(Step(name=name), StepCode(partial(_stepped, self._state, self._reading(name, function))))
 
     def judge(
         self,
@@ -146,8 +157,10 @@ class Chain(Generic[StateT]):
     ) -> Self:
         """A model reads what ``show`` gives it and answers with a text, or one of the labels, into a field."""
         self._require_field(name, into)
+        if attempts < 1 or len(set(labels)) != len(labels):
+            raise DefinitionFault(f"{self.name}/{name} has {attempts} attempts, at least 1, or repeats a label")
         node = Judge(name=name, instructions=instructions, into=into, labels=tuple(labels), attempts=attempts)
-        return self._place(node, JudgeCode(self._reading(show), partial(_put, self._state, into)))
+        return self._place(node, JudgeCode(self._reading(name, show), partial(_put, self._state, into)))
 
     # Choosing and repeating
 
@@ -156,10 +169,11 @@ class Chain(Generic[StateT]):
         if not cases:
             raise DefinitionFault(f"the branch {self.name}/{name} has no cases")
         for label, target in cases.items():
+            self._require_label(name, label)
             self._require_chain(name, f"the case {label!r}", target)
         chains = dict(cases)
         node = Branch(name=name, cases=dict.fromkeys(chains, ()))
-        return self._place(node, BranchCode(self._reading(select)), chains)
+        return self._place(node, BranchCode(partial(_selected, self._reading(name, select))), chains)
 
     def fragment(self, name: str, fragment: Fragment[Any]) -> Self:
         """The nodes of a fragment, here."""
@@ -171,9 +185,10 @@ class Chain(Generic[StateT]):
         if len(branches) < 2:
             raise DefinitionFault(f"{self.name}/{name} is parallel to nothing: it has {len(branches)} branch")
         for label, target in branches.items():
+            self._require_label(name, label)
             self._require_chain(name, f"the branch {label!r}", target)
         node = Parallel(name=name, branches=dict.fromkeys(branches, ()))
-        return self._place(node, None, dict(branches))
+        return self._place(node, ParallelCode(partial(_together, self._state)), dict(branches))
 
     def map(
         self,
@@ -203,17 +218,22 @@ class Chain(Generic[StateT]):
                 f"at_most of {self.name}/{name} is {at_most}; it is 1 to {limits.MAP_ITEMS_MAX}",
                 hint="Give more items to a sub-workflow each, in slices.",
             )
+        if at_once < 1:
+            raise DefinitionFault(f"at_once of {self.name}/{name} is {at_once}; it is at least 1")
         node = Map(
             name=name, body=(), item=item, at_most=at_most, at_once=at_once, collect=collect or "", into=into or ""
         )
-        return self._place(node, MapCode(self._reading(over)), {"*": body})
+        items = partial(_listed, self._reading(name, over), self._adapter(item), at_most)
+        gather = _nothing if into is None else partial(_put, self._state, into)
+        return self._place(node, MapCode(items, gather), {"*": body})
 
     def repeat(self, name: str, body: Fragment[Any], *, until: Pure, at_most: int) -> Self:
         """The body, again and again until the state satisfies ``until``; more than ``at_most`` rounds fail the run."""
         self._require_chain(name, "the body", body)
         if at_most < 1:
             raise DefinitionFault(f"at_most of {self.name}/{name} is {at_most}; it is at least 1")
-        return self._place(Repeat(name=name, body=(), at_most=at_most), RepeatCode(self._reading(until)), {"*": body})
+        code = RepeatCode(self._reading(name, until))
+        return self._place(Repeat(name=name, body=(), at_most=at_most), code, {"*": body})
 
     def workflow(self, name: str, workflow: Workflow[Any, Any], *, input: Pure, into: str | None = None) -> Self:
         """Another workflow as a run of its own, with what ``input`` gives it; its output goes into a field."""
@@ -231,8 +251,9 @@ class Chain(Generic[StateT]):
             effects=tuple(effect for effect in EFFECT_CLASSES if effect in called),
             into=into or "",
         )
-        absorb = partial(_put, self._state, into) if into is not None else _nothing
-        return self._place(node, ChildCode(program, partial(_input_for, self._reading(input), workflow), absorb))
+        self._started.append((name, workflow, node.definition))
+        absorb = _absorb(self._state, into)
+        return self._place(node, ChildCode(program, partial(_input_for, self._reading(name, input), workflow), absorb))
 
     # Waiting
 
@@ -248,19 +269,20 @@ class Chain(Generic[StateT]):
         """Until the signal comes (named like the node unless said otherwise); its payload goes into a field."""
         if into is not None:
             self._require_field(name, into)
+        if on_timeout not in ("fail", "continue"):
+            raise DefinitionFault(f"on_timeout of {self.name}/{name} is {on_timeout!r}; it is fail or continue")
         node = WaitFor(
             name=name,
             signal=signal or name,
-            timeout_ms=parse_duration_ms(timeout),
+            timeout_ms=_duration(f"the timeout of {self.name}/{name}", timeout),
             into=into or "",
             on_timeout=on_timeout,
         )
-        absorb = partial(_put, self._state, into) if into is not None else _nothing
-        return self._place(node, WaitCode(absorb))
+        return self._place(node, WaitCode(_absorb(self._state, into)))
 
     def sleep(self, name: str, duration: str) -> Self:
         """For a time. A run that sleeps is a record: no thread, no task."""
-        return self._place(Sleep(name=name, ms=parse_duration_ms(duration)), None)
+        return self._place(Sleep(name=name, ms=_duration(f"the duration of {self.name}/{name}", duration)), None)
 
     def approval(
         self,
@@ -289,9 +311,9 @@ class Chain(Generic[StateT]):
         terms = approval_terms(by=by, quorum=quorum, each_role=each_role, expires=expires)
         if when is not None:
             terms = _conditional(terms)
-        shown = self._reading(show) if show is not None else _no_subject
-        absorb = partial(_put, self._state, into) if into is not None else _nothing
-        code = ApprovalCode(shown, absorb, self._reading(when), self._reading(preview))
+        shown = partial(_subject, self._reading(name, show)) if show is not None else _no_subject
+        absorb = _absorb(self._state, into)
+        code = ApprovalCode(shown, absorb, self._reading(name, when), self._reading(name, preview))
         return self._place(Approval(name=name, terms=terms, of=of or "", into=into or ""), code)
 
     # What the chain is made of
@@ -310,6 +332,11 @@ class Chain(Generic[StateT]):
                 f"{what} of {self.name}/{name} leads to {target!r}, which is no fragment",
                 hint="Make one with app.fragment(NAME, state=...).",
             )
+        if target is self or target.holds(self):
+            raise DefinitionFault(
+                f"{what} of {self.name}/{name} leads back to {self.name}; a definition has no cycles",
+                hint="Repeat with .repeat(NAME, body, until=..., at_most=...).",
+            )
         missing = sorted(target._state.names - self._state.names)
         if missing:
             raise DefinitionFault(
@@ -322,16 +349,50 @@ class Chain(Generic[StateT]):
             known = ", ".join(sorted(self._state.names))
             raise DefinitionFault(f"{self.name}/{name} names the field {field!r}; the state has {known}")
 
-    def _reading(self, function: Any) -> Any:
+    def _require_label(self, name: str, label: Any) -> None:
+        if not isinstance(label, str) or not LABEL.fullmatch(label):
+            raise DefinitionFault(
+                f"{label!r} of {self.name}/{name} is no label: a text of at most 64 characters without / * # or a break"
+            )
+
+    def _reading(self, name: str, function: Any) -> Any:
         """The author's pure function over plain JSON."""
         if function is None:
             return None
-        return partial(_read, self._state, self._input, function, takes(function))
+        if not callable(function) or inspect.iscoroutinefunction(function):
+            kind = "async" if callable(function) else "no function"
+            raise DefinitionFault(
+                f"{function!r} at {self.name}/{name} is {kind}; a plain function of the state is needed"
+            )
+        count = takes(function)
+        if count > 2:
+            raise DefinitionFault(
+                f"a function at {self.name}/{name} takes {count} arguments; it may take the state, and the input"
+            )
+        return partial(_read, self._state, self._input, function, count)
+
+    def _adapter(self, field: str) -> Any:
+        declared = self._state.annotations.get(field, Any)
+        return adapter_of(declared, f"the field {field} of {self.name}")
+
+    def _terms(
+        self, name: str, terms: ApprovalTerms | None, when: Pure | None, preview: Pure | None
+    ) -> ApprovalTerms | None:
+        if terms is None:
+            if when is not None or preview is not None:
+                raise DefinitionFault(
+                    f"{self.name}/{name} says when an approval is needed, or what it shows, and not who gives it",
+                    hint='Add approval=approval_terms(by=["ROLE"]), or use .approval(NAME, of=...).',
+                )
+            return None
+        _refuse_odd_terms(terms)
+        return terms if when is None else _conditional(terms)
 
     def _field_for(self, name: str, capability: Capability, into: str | None) -> str | None:
         if into is not None:
-            self._require_field(name, into)
-            return into
+            if into:
+                self._require_field(name, into)
+            return into or None
         result = capability.signature.result_type
         if result in (None, type(None)):
             return None
@@ -341,20 +402,19 @@ class Chain(Generic[StateT]):
         found = f"{len(fields)} fields ({', '.join(fields)})" if fields else "no field"
         raise DefinitionFault(
             f"{capability.name} at {self.name}/{name} gives a {_shown(result)}, and the state has {found} of that type",
-            hint="Say which with into=FIELD.",
+            hint='Say which with into=FIELD, or drop it with into="".',
         )
 
     def _arguments(self, name: str, capability: Capability, args: Pure | None) -> Any:
         if args is not None:
-            return partial(_given, capability, self._reading(args))
+            return partial(_given, capability, self._reading(name, args))
         inputs = self._input.names if self._input is not None else frozenset[str]()
         for parameter, is_required in capability.signature.names().items():
-            is_known = parameter in self._state.names or parameter in inputs
-            if is_required and not is_known and self._input is not None:
-                raise DefinitionFault(
-                    f"{capability.name} at {self.name}/{name} takes {parameter!r}, which is no field of state or input",
-                    hint="Pass args=lambda state: {...}.",
-                )
+            if is_required and parameter not in self._state.names and parameter not in inputs:
+                wanted = (f"{self.name}/{name}", capability.name, parameter)
+                if self._input is not None:
+                    raise _missing(*wanted)
+                self._wanted.append(wanted)  # a fragment may find it in the workflow that uses it
         return partial(_named, capability, tuple(capability.signature.names()))
 
     def block(self, at: str, code: dict[str, Code]) -> Block:
@@ -368,10 +428,32 @@ class Chain(Generic[StateT]):
             nodes.append(_with_blocks(placed.node, inner, at))
         return tuple(nodes)
 
+    def inner(self) -> Iterable[Chain[Any]]:
+        """The chains in it."""
+        return (chain for placed in self._placed for _, chain in placed.inner)
+
+    def holds(self, wanted: Chain[Any]) -> bool:
+        """Whether a chain is somewhere in it."""
+        return any(chain is wanted or chain.holds(wanted) for chain in self.inner())
+
+    def refuse_unmet(self, known: frozenset[str]) -> None:
+        """DefinitionFault for a capability in a fragment whose argument no field of the workflow gives, and for a
+        sub-workflow that was changed after it was placed."""
+        for at, name, parameter in self._wanted:
+            if parameter not in known:
+                raise _missing(at, name, parameter)
+        for at, workflow, was in self._started:
+            if workflow.program.definition.digest != was:
+                raise DefinitionFault(
+                    f"{self.name}/{at} starts {workflow.name}, which was built further after that",
+                    hint="Finish a workflow before another one starts it.",
+                )
+        for chain in self.inner():
+            chain.refuse_unmet(known)
+
     def capabilities(self) -> dict[str, Capability]:
         """Every capability the chain may call, by name. DefinitionFault when two share a name."""
-        inner = [chain.capabilities() for placed in self._placed for _, chain in placed.inner]
-        return _merged([self._capabilities, *inner])
+        return _merged([self._capabilities, *(chain.capabilities() for chain in self.inner())])
 
 
 class Fragment(Chain[StateT]):
@@ -423,6 +505,8 @@ class Workflow(Chain[StateT], Generic[InputT, StateT]):
             self._require_initial()
         if version < 1:
             raise DefinitionFault(f"the version of {name} is {version}; it is at least 1")
+        if on_bug not in ("pause", "fail"):
+            raise DefinitionFault(f"on_bug of {name} is {on_bug!r}; it is pause or fail")
 
     def _require_initial(self) -> None:
         missing = sorted(self._state.required - self.input_fields.names)
@@ -434,43 +518,44 @@ class Workflow(Chain[StateT], Generic[InputT, StateT]):
 
     def begin(self, input: Any) -> tuple[Values, Values]:
         """(input, first state) as plain JSON. InputFault when the input does not fit."""
-        from pydantic import ValidationError
-
         try:
             given = self.input_fields.adapter.validate_python(input)
             values = self.input_fields.write(given)
-            state = self._state.read(values) if self._initial is None else self._initial(given)
-        except ValidationError as fault:
+            first = self._state.write(self._state.read(values)) if self._initial is None else None
+        except (ValueError, TypeError) as fault:
             raise InputFault(self.name, fault) from fault
-        return values, self._state.write(state)
+        return values, self._state.write(self._initial(given)) if self._initial is not None else first or {}
 
     @property
     def program(self) -> Program:
         """The definition with its code. DefinitionFault for what only the whole graph shows."""
+        self.refuse_unmet(self._state.names | self.input_fields.names)
         code: dict[str, Code] = {}
         body = self.block(self.name, code)
         called = self.capabilities()
         definition = Definition(
             name=self.name,
             version=self.version,
-            input=self.input_fields.schema,
-            state=self._state.schema,
+            input=structure(self.input_fields.schema),
+            state=structure(self._state.schema),
             body=body,
             boundary=tuple(sorted(called if self._boundary is None else self._boundary)),
         )
         _require_approved(definition)
-        output = self._reading(self._output) if self._output is not None else _whole
+        output = self._reading("output", self._output) if self._output is not None else _whole
         return Program.of(definition, code, called, output, self.begin, self._on_bug)
 
 
 class InputFault(DefinitionFault):
     """The input of a run does not fit its workflow; nothing was started."""
 
-    def __init__(self, workflow: str, fault: Any) -> None:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in problem['loc']) or 'input'}: {problem['msg']}"
-            for problem in fault.errors()
-        )
+    def __init__(self, workflow: str, fault: Exception) -> None:
+        problems = str(fault)
+        if isinstance(fault, ValidationError):
+            problems = "; ".join(
+                f"{'.'.join(str(part) for part in problem['loc']) or 'input'}: {problem['msg']}"
+                for problem in fault.errors()
+            )
         super().__init__(f"the input of {workflow} does not fit: {problems}")
 
 
@@ -478,12 +563,33 @@ def approval_terms(
     *, by: Sequence[str], quorum: int = 1, each_role: bool = False, expires: str = "24h"
 ) -> ApprovalTerms:
     """Who must say yes, for ``.capability(..., approval=...)``."""
-    roles = tuple(by)
-    if isinstance(by, str) or not roles or not all(roles) or len(set(roles)) != len(roles):
-        raise DefinitionFault(f"by={by!r} names no roles, or one twice; an approval needs somebody who may give it")
-    if not 1 <= quorum <= limits.APPROVAL_SEATS_MAX or len(roles) > limits.APPROVAL_SEATS_MAX:
-        raise DefinitionFault(f"quorum is {quorum}; it is 1 to {limits.APPROVAL_SEATS_MAX}")
-    return ApprovalTerms(by=roles, quorum=quorum, each_role=each_role, expires_ms=parse_duration_ms(expires))
+    if isinstance(by, str):
+        raise DefinitionFault(f"by={by!r} is one text; by= is a list of roles")
+    terms = ApprovalTerms(
+        by=tuple(by), quorum=quorum, each_role=each_role, expires_ms=_duration("the expiry of an approval", expires)
+    )
+    _refuse_odd_terms(terms)
+    return terms
+
+
+def _refuse_odd_terms(terms: ApprovalTerms) -> None:
+    """What a ticket of a run would refuse, refused when it is written."""
+    roles = terms.by
+    if not roles or not all(isinstance(role, str) and role for role in roles) or len(set(roles)) != len(roles):  # type: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionFault(f"by={list(roles)!r} names no roles, or one twice; somebody has to be able to give it")
+    if type(terms.quorum) is not int or not 1 <= terms.quorum <= limits.APPROVAL_SEATS_MAX:
+        raise DefinitionFault(f"quorum is {terms.quorum!r}; it is 1 to {limits.APPROVAL_SEATS_MAX}")
+    if len(roles) > limits.APPROVAL_SEATS_MAX or type(terms.each_role) is not bool:
+        raise DefinitionFault(f"{len(roles)} roles are above {limits.APPROVAL_SEATS_MAX}, or each_role is no yes or no")
+    if not 1 <= terms.expires_ms <= APPROVAL_MS_MAX:
+        raise DefinitionFault(f"an approval that expires after {terms.expires_ms} ms; it is 1 to {APPROVAL_MS_MAX} ms")
+
+
+def _duration(what: str, text: str) -> int:
+    try:
+        return parse_duration_ms(text)
+    except (ValueError, TypeError) as fault:
+        raise DefinitionFault(f"{what}: {fault}") from fault
 
 
 def _conditional(terms: ApprovalTerms) -> ApprovalTerms:
@@ -492,10 +598,34 @@ def _conditional(terms: ApprovalTerms) -> ApprovalTerms:
 
 def _require_approved(definition: Definition) -> None:
     """Every approval that stands for a call names one that is there."""
-    nodes = dict(walk(definition.body, definition.name))
-    for path, node in nodes.items():
-        if isinstance(node, Approval) and node.of and not isinstance(nodes.get(node.of), Call):
+    order = list(walk(definition.body, definition.name))
+    nodes = dict(order)
+    places = {path: number for number, (path, _) in enumerate(order)}
+    asked: dict[str, str] = {}
+    for path, node in order:
+        if not isinstance(node, Approval) or not node.of:
+            continue
+        call = nodes.get(node.of)
+        if not isinstance(call, Call):
             raise DefinitionFault(f"{path} approves the call of {node.of}, and there is no such call beside it")
+        if places[node.of] < places[path]:
+            raise DefinitionFault(f"{path} approves the call of {node.of}, which comes before it")
+        if node.of.count("*") > path.count("*"):
+            raise DefinitionFault(
+                f"{path} approves the call of {node.of}, which is made in every round",
+                hint="Put the approval into the body, before the call.",
+            )
+        if call.approval is not None or node.of in asked:
+            other = asked.get(node.of, "it has terms of its own")
+            raise DefinitionFault(f"{path} approves the call of {node.of}, which is approved already ({other})")
+        asked[node.of] = path
+
+
+def _missing(at: str, capability: str, parameter: str) -> DefinitionFault:
+    return DefinitionFault(
+        f"{capability} at {at} takes {parameter!r}, which is no field of state or input",
+        hint="Pass args=lambda state: {...}.",
+    )
 
 
 def _merged(tables: Iterable[Mapping[str, Capability]]) -> dict[str, Capability]:
@@ -514,8 +644,8 @@ def _read(state: Fields, input: Fields | None, function: Pure, count: int, value
     if count == 0:
         return function()
     if count == 1:
-        return function(state.read(values))
-    return function(state.read(values), given if input is None else input.read(given))
+        return function(state.read(fresh(values)))
+    return function(state.read(fresh(values)), fresh(given) if input is None else input.read(fresh(given)))
 
 
 def _stepped(state: Fields, function: Any, values: Values, given: Values) -> Values:
@@ -528,25 +658,57 @@ def _stepped(state: Fields, function: Any, values: Values, given: Values) -> Val
 def _changed(state: Fields, values: Values, result: Any) -> Values:
     """The fields that a new state, or a mapping of some of its fields, changes; checked against the state's type."""
     if isinstance(result, Mapping):
-        unknown = sorted(set(result) - state.names)  # type: ignore[reportUnknownArgumentType]
+        unknown = sorted(str(name) for name in set(result) - state.names)  # type: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         if unknown:
             raise TypeError(f"it returned the fields {', '.join(unknown)}, which the state does not have")
         result = state.read({**values, **result})
     after = state.write(result)
-    return {name: value for name, value in after.items() if name not in values or values[name] != value}
+    return {name: value for name, value in after.items() if name not in values or not is_same(values[name], value)}
 
 
 def _put(state: Fields, field: str, values: Values, result: Any) -> Values:
-    state.read({**values, field: result})
-    return {field: result}
+    return {field: state.write(state.read({**values, field: result}))[field]}
 
 
 def _nothing(values: Values, result: Any) -> Values:
     return {}
 
 
-def _absorb(state: Fields, capability: Capability, field: str | None) -> Any:
+def _absorb(state: Fields, field: str | None) -> Any:
     return _nothing if field is None else partial(_put, state, field)
+
+
+def _together(state: Fields, values: Values, changes: Values) -> Values:
+    state.read({**values, **changes})
+    return changes
+
+
+def _selected(select: Any, values: Values, given: Values) -> Any:
+    label = select(values, given)
+    return label.value if isinstance(label, Enum) else label
+
+
+def _listed(over: Any, item: Any, at_most: int, values: Values, given: Values) -> Any:
+    """The items as plain JSON, each fit for the field it goes into. What is no list, or too long, is for the engine."""
+    found = over(values, given)
+    if not isinstance(found, (list, tuple)) or len(found) > at_most:  # type: ignore[reportUnknownArgumentType]
+        return list(found) if isinstance(found, tuple) else found  # type: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    for one in plain_of(found):  # type: ignore[reportUnknownArgumentType]
+        item.validate_python(one, strict=False)
+    return plain_of(found)
+
+
+def _subject(show: Any, values: Values, given: Values) -> Any:
+    return plain_of(show(values, given))
+
+
+def _words_of(condition: Pure | None) -> str:
+    """What the author says of a condition: the first line of its docstring, or its name."""
+    if condition is None:
+        return ""
+    said = (inspect.getdoc(condition) or "").partition("\n")[0]
+    name = getattr(condition, "__name__", "<lambda>")
+    return said or ("a condition on the state" if name == "<lambda>" else name.replace("_", " ").strip())
 
 
 def _named(capability: Capability, names: Sequence[str], values: Values, given: Values) -> Values:

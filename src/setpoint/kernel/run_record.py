@@ -308,6 +308,10 @@ def _unconsumed(record: RunRecord, node: str) -> tuple[Received, ...]:
 
 
 def _failed(record: RunRecord, event: NodeFailed) -> RunRecord:
+    wait = record.waits.get(event.node)
+    if event.kind == "refused" and wait is not None and wait.kind == "signal":
+        # The signal that came is not fit for the node: it is dropped, and the wait goes on.
+        return replace(record, signals=_unconsumed(record, event.node))
     waits = _without(record.waits, event.node)
     if event.retry_at_ms:
         waits = {**waits, event.node: Wait("retry", event.retry_at_ms)}

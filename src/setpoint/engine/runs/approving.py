@@ -7,18 +7,22 @@ yes to something else, or from someone who may no longer give it, is void and is
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, cast
 
 import msgspec
 
 from setpoint.engine.runs.hand import Fails, Hand, Parked, run_code
-from setpoint.engine.runs.program import ApprovalCode, CallCode, Guard, Values
+from setpoint.engine.runs.program import ApprovalCode, CallCode, Guard, Reading, Values
+from setpoint.kernel.effects import EffectClass
 from setpoint.kernel.errors import Fault
 from setpoint.kernel.flow import Approval, ApprovalTerms, Call, Contract, exact, walk
 from setpoint.kernel.keys import digest
+from setpoint.kernel.limits import APPROVAL_TICKET_BYTES_MAX
 from setpoint.kernel.quorum import Denied, Entitled, Expired, Granted, Waiting, rule_on
 from setpoint.kernel.run_events import ApprovalRequested, ApprovalResolved, ApprovalSigned, LateResult
-from setpoint.kernel.run_record import Ticketed
+from setpoint.kernel.run_record import RunRecord, Ticketed
 from setpoint.kernel.ticket import (
     Ticket,
     action_digest,
@@ -35,19 +39,19 @@ async def require_approval(hand: Hand, contract: Contract, path: str, static: st
     guard = hand.program.guards.get(static)
     if guard is None or not _is_needed(hand, guard, path):
         return None
-    action = _Action(
-        contract.name, contract.effect, exact(arguments), _base(hand, path, guard.into), _policy(hand, static, guard)
-    )
-    ticketed = _ticket_for(hand, path)
+    ticketed = ticket_for(hand, path)
+    if ticketed is not None and ticketed.outcome in ("denied", "expired"):
+        return _refuse(path, ticketed)  # a no stands, whatever has changed since
+    asked = _of_call(hand, contract, path, static, guard, arguments)
     if ticketed is None or ticketed.used or ticketed.outcome == "void":
-        return await _ask(hand, path, action, guard.terms, _preview(hand, guard, path, action))
-    if ticketed.action_digest != action.digest:
-        return await _void(hand, ticketed, path, action, guard)
+        return await _ask(hand, path, asked)
+    if ticketed.action_digest != asked.digest:
+        return await _void(hand, ticketed, path, asked, _CHANGED)
     await _rule(hand, ticketed)
-    ticketed = _ticket_for(hand, path)
+    ticketed = ticket_for(hand, path)
     assert ticketed is not None
     if ticketed.outcome == "granted":
-        return await _check_again(hand, ticketed)
+        return await _check_again(hand, ticketed, path, asked)
     return _refuse(path, ticketed)
 
 
@@ -60,52 +64,93 @@ async def approve(hand: Hand, node: Approval, path: str, static: str) -> Values:
     ):
         return {}
     ticketed = hand.record.tickets.get(path)
-    if ticketed is None:
-        covers = covered(node.of, path) if node.of else ""
-        return await _ask(hand, path, *_what_for(hand, node, path, static, code), covers=covers)
-    await _rule(hand, ticketed)
-    ticketed = hand.record.tickets[path]
+    covers = covered(node.of, path) if node.of else ""
+    if ticketed is None or not ticketed.outcome or ticketed.outcome == "void":
+        asked = _what_for(hand, node, path, code)
+        if ticketed is None or ticketed.outcome == "void":
+            return await _ask(hand, path, asked, covers)
+        if ticketed.action_digest != asked.digest:
+            return await _void(hand, ticketed, path, asked, _CHANGED, covers)
+        await _rule(hand, ticketed)
+        ticketed = hand.record.tickets[path]
     if ticketed.outcome == "granted" or node.into:
         answer = {"outcome": ticketed.outcome, "by": list(ticketed.by), "reason": ticketed.reason}
         return run_code(hand, path, "the answer", code.absorb, hand.state_at(path), answer)
     return _refuse(path, ticketed)
 
 
-class _Action(msgspec.Struct, frozen=True):
+_CHANGED = "what would be done now is not what was asked: arguments, state or rules have changed since"
+_WITHDRAWN = "a key that gave the approval is no longer trusted"
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What people are asked: the exact action, who may answer, and what they are told of it."""
+
     capability: str
-    effect: Any
+    effect: EffectClass
     arguments: Any
     base: str
     policy: str
+    terms: ApprovalTerms
+    target: str
+    preview: str
+    preconditions: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
         return action_digest(self.capability, self.arguments, self.base, self.policy)
 
 
-def _what_for(
-    hand: Hand, node: Approval, path: str, static: str, code: ApprovalCode
-) -> tuple[_Action, ApprovalTerms, str]:
+def _of_call(hand: Hand, contract: Contract, path: str, static: str, guard: Guard, arguments: Values) -> _Asked:
+    """The call of the node at ``static`` as it would be made from where ``path`` is."""
+    code = hand.program.code[static]
+    assert isinstance(code, CallCode)
+    key = run_code(hand, path, "the key", hand.program.effectors[contract.name].key, arguments) or ""
+    shown = exact(arguments)
+    preview = _preview(hand, path, guard.preview, contract.name, shown)
+    return _Asked(
+        capability=contract.name,
+        effect=contract.effect,
+        arguments=shown,
+        base=_base(hand, path, guard.into),
+        policy=digest([static, msgspec.to_builtins(guard.terms)]),
+        terms=guard.terms,
+        target=": ".join(text for text in (contract.dependency or contract.name, key) if text),
+        preview=preview,
+        preconditions=tuple(_preconditions(contract, code, key)),
+    )
+
+
+def _preconditions(contract: Contract, code: CallCode, key: str) -> Iterator[str]:
+    """What is looked at once more just before the call, in words."""
+    if code.precondition_words:
+        yield code.precondition_words
+    if key and contract.is_effect:
+        yield f"nothing was done before under the key {key}"
+    for scope in contract.scopes:
+        yield f"the requester holds {scope}"
+
+
+def _what_for(hand: Hand, node: Approval, path: str, code: ApprovalCode) -> _Asked:
     """What an approval node asks people for: the call it stands for as it would be now, or going on from here."""
     state = hand.state_at(path)
-    if not node.of:
-        shown = exact(run_code(hand, path, "the subject", code.show, state, hand.input))
-        action = _Action(node.name, "pure", shown, digest(exact(state)), digest(msgspec.to_builtins(node.terms)))
-        text = "" if code.preview is None else str(run_code(hand, path, "the preview", code.preview, state, hand.input))
-        return action, node.terms, text or _words(action)
-    guard = hand.program.guards[node.of]
-    called = hand.program.code[node.of]
-    assert isinstance(called, CallCode)
-    arguments = run_code(hand, path, "the arguments", called.arguments, state, hand.input)
-    capability = _contract_at(hand, node.of)
-    action = _Action(
-        capability.name,
-        capability.effect,
-        exact(arguments),
-        _base(hand, path, node.into),
-        _policy(hand, node.of, guard),
+    if node.of:
+        called = hand.program.code[node.of]
+        assert isinstance(called, CallCode)
+        arguments = run_code(hand, path, "the arguments", called.arguments, state, hand.input)
+        return _of_call(hand, _contract_at(hand, node.of), path, node.of, hand.program.guards[node.of], arguments)
+    shown: Any = exact(run_code(hand, path, "the subject", code.show, state, hand.input))
+    arguments = cast("Values", shown) if isinstance(shown, dict) else {"subject": shown}
+    return _Asked(
+        capability=node.name,
+        effect="pure",
+        arguments=arguments,
+        base=_base(hand, path, ""),
+        policy=digest([path, msgspec.to_builtins(node.terms)]),
+        terms=node.terms,
+        target=f"{hand.record.workflow}, going on behind {path}",
+        preview=_preview(hand, path, code.preview, node.name, arguments),
     )
-    return action, node.terms, _preview(hand, guard, path, action)
 
 
 def _contract_at(hand: Hand, static: str) -> Contract:
@@ -128,23 +173,15 @@ def _base(hand: Hand, path: str, into: str) -> str:
     return digest(exact(state))
 
 
-def _policy(hand: Hand, static: str, guard: Guard) -> str:
-    """The rules that ask. Not the definition as a whole: a deploy that changes none of them voids nothing."""
-    return digest([static, msgspec.to_builtins(guard.terms)])
+def _preview(hand: Hand, path: str, preview: Reading | None, name: str, arguments: Values) -> str:
+    """What people are shown of the outcome. Characters that no UTF-8 can hold are replaced."""
+    if preview is None:
+        return f"{name}({', '.join(f'{field}={value!r}' for field, value in arguments.items())})"
+    said = str(run_code(hand, path, "the preview", preview, hand.state_at(path), hand.input))
+    return said.encode("utf-8", "replace").decode()
 
 
-def _preview(hand: Hand, guard: Guard, path: str, action: _Action) -> str:
-    if guard.preview is None:
-        return _words(action)
-    return str(run_code(hand, path, "the preview", guard.preview, hand.state_at(path), hand.input))
-
-
-def _words(action: _Action) -> str:
-    shown = ", ".join(f"{name}={value!r}" for name, value in action.arguments.items()) if action.arguments else ""
-    return f"{action.capability}({shown})"
-
-
-def _ticket_for(hand: Hand, path: str) -> Ticketed | None:
+def ticket_for(hand: Hand, path: str) -> Ticketed | None:
     """The ticket of a call: asked for at the call itself, or ahead of it by the approval node that names it."""
     own = hand.record.tickets.get(path)
     return own if own is not None else hand.record.answered.get(path)
@@ -156,39 +193,15 @@ def covered(of: str, path: str) -> str:
     return "/".join(here[at] if name == "*" else name for at, name in enumerate(of.split("/")))
 
 
-async def _ask(hand: Hand, path: str, action: _Action, terms: ApprovalTerms, preview: str, covers: str = "") -> Any:
-    now = hand.clock.now_ms()
-    record = hand.record
-    ticket = Ticket(
-        ticket_id=hand.clock.new_id("ap"),
-        stream=record.run_id,
-        name=record.workflow,
-        node=path,
-        capability=action.capability,
-        effect=action.effect,
-        target=preview,
-        authority=", ".join(record.scopes_held) or (record.principal or record.workflow),
-        arguments=action.arguments,
-        preview=preview,
-        preconditions=(),
-        base_digest=action.base,
-        definition_digest=record.definition_digest,
-        policy_digest=action.policy,
-        requester=record.principal or f"workflow:{record.workflow}",
-        by=terms.by,
-        quorum=terms.quorum,
-        each_role=terms.each_role,
-        requested_at_ms=now,
-        expires_at_ms=now + terms.expires_ms,
-        budget=f"{record.effects_made} effects made so far",
-        nonce=hand.clock.new_id("nonce"),
-    )
+async def _ask(hand: Hand, path: str, asked: _Asked, covers: str = "") -> Any:
+    ids = hand.clock.new_id("ap"), hand.clock.new_id("nonce")
+    ticket = run_code(hand, path, "the ticket", partial(_ticket, hand.record, path, asked, hand.clock.now_ms(), ids))
     await hand.journal.write(
         ApprovalRequested(
             node=path,
             ticket_id=ticket.ticket_id,
             ticket=hand.journal.store_bytes(ticket_bytes(ticket)),
-            action_digest=action.digest,
+            action_digest=asked.digest,
             expires_at_ms=ticket.expires_at_ms,
             covers=covers,
         )
@@ -196,31 +209,78 @@ async def _ask(hand: Hand, path: str, action: _Action, terms: ApprovalTerms, pre
     raise Parked
 
 
-async def _void(hand: Hand, ticketed: Ticketed, path: str, action: _Action, guard: Guard) -> None:
-    """What was asked is not what would be done now: nothing anybody said about it counts, and it is asked anew."""
-    reason = "what would be done now is not what was asked: arguments, state or rules have changed since"
+def _ticket(record: RunRecord, path: str, asked: _Asked, now: int, ids: tuple[str, str]) -> Ticket:
+    """ValueError for what no ticket can hold: the author's functions gave it."""
+    requester = record.principal or f"workflow:{record.workflow}"
+    scopes = f", who holds {', '.join(record.scopes_held)}" if record.scopes_held else ""
+    ticket_id, nonce = ids
+    ticket = Ticket(
+        ticket_id=ticket_id,
+        stream=record.run_id,
+        name=record.workflow,
+        node=path,
+        capability=asked.capability,
+        effect=asked.effect,
+        target=asked.target,
+        authority=f"{requester}{scopes}",
+        arguments=asked.arguments,
+        preview=asked.preview,
+        preconditions=asked.preconditions,
+        base_digest=asked.base,
+        definition_digest=record.definition_digest,
+        policy_digest=asked.policy,
+        requester=requester,
+        by=asked.terms.by,
+        quorum=asked.terms.quorum,
+        each_role=asked.terms.each_role,
+        requested_at_ms=now,
+        expires_at_ms=now + asked.terms.expires_ms,
+        budget=_budget(record),
+        nonce=nonce,
+    )
+    size = len(ticket_bytes(ticket))
+    if size > APPROVAL_TICKET_BYTES_MAX:
+        raise ValueError(f"it has {size} bytes, above {APPROVAL_TICKET_BYTES_MAX}; nobody could read it")
+    return ticket
+
+
+def _budget(record: RunRecord) -> str:
+    """What the run has spent so far."""
+    spent = record.spent
+    money = f", {spent.usd_micros / 1e6:.6f} USD on {spent.model_calls} model calls" if spent.model_calls else ""
+    return f"{record.step} nodes done, {record.effects_made} effects made{money}"
+
+
+async def _void(hand: Hand, ticketed: Ticketed, path: str, asked: _Asked, reason: str, covers: str = "") -> Any:
+    """Nothing anybody said about the ticket counts any more, and what would be done now is asked anew."""
     hand.journal.add(ApprovalResolved(node=ticketed.node, ticket_id=ticketed.ticket_id, outcome="void", reason=reason))
-    await _ask(hand, path, action, guard.terms, _preview(hand, guard, path, action))
+    await _ask(hand, path, asked, covers)
 
 
 async def _rule(hand: Hand, ticketed: Ticketed) -> None:
     """Record what the decisions amount to now. Parked while that is nothing yet."""
     if ticketed.outcome:
         return
+    resolved = _resolved(hand, ticketed)
+    if resolved is None:
+        raise Parked
+    await hand.journal.write(resolved)
+
+
+def _resolved(hand: Hand, ticketed: Ticketed) -> ApprovalResolved | None:
+    """What the decisions on a ticket amount to now, None while that is nothing."""
     ticket = read_ticket(hand.journal.load_bytes(ticketed.ticket))
     outcome, by, reason = "", [], ""
     match rule_on(ticket, _entitled(hand, ticketed, ticket), hand.clock.now_ms()):
         case Waiting():
-            raise Parked
+            return None
         case Granted(by=people):
             outcome, by = "granted", list(people)
         case Denied(by=person, reason=why):
             outcome, by, reason = "denied", [person], why
         case Expired():
             outcome, reason = "expired", "APPROVAL_EXPIRED: nobody said enough in time, and silence is a no"
-    await hand.journal.write(
-        ApprovalResolved(node=ticketed.node, ticket_id=ticketed.ticket_id, outcome=outcome, by=by, reason=reason)
-    )
+    return ApprovalResolved(node=ticketed.node, ticket_id=ticketed.ticket_id, outcome=outcome, by=by, reason=reason)
 
 
 def _entitled(hand: Hand, ticketed: Ticketed, ticket: Ticket) -> list[Entitled]:
@@ -232,15 +292,20 @@ def _entitled(hand: Hand, ticketed: Ticketed, ticket: Ticket) -> list[Entitled]:
     return found
 
 
-async def _check_again(hand: Hand, ticketed: Ticketed) -> None:
-    """Just before the call: the yes must still hold. A key that was withdrawn, or a time that is up, is a no."""
+async def _check_again(hand: Hand, ticketed: Ticketed, path: str, asked: _Asked) -> None:
+    """Just before the call: the yes must still hold. When its time is up it is a no; without a key that gave it, it is
+    asked anew."""
     ticket = read_ticket(hand.journal.load_bytes(ticketed.ticket))
-    if not isinstance(rule_on(ticket, _entitled(hand, ticketed, ticket), hand.clock.now_ms()), Granted):
-        reason = "the approval no longer holds: it has expired, or a key that gave it is no longer trusted"
-        await hand.journal.write(
-            ApprovalResolved(node=ticketed.node, ticket_id=ticketed.ticket_id, outcome="expired", reason=reason)
-        )
-        raise Fails("ApprovalExpired", f"{ticketed.node}: {reason}", 12)
+    now = hand.clock.now_ms()
+    if isinstance(rule_on(ticket, _entitled(hand, ticketed, ticket), now), Granted):
+        return
+    if now < ticket.expires_at_ms:
+        await _void(hand, ticketed, path, asked, _WITHDRAWN)
+    reason = "APPROVAL_EXPIRED: it was given in time, and its time was up before the call was made"
+    await hand.journal.write(
+        ApprovalResolved(node=ticketed.node, ticket_id=ticketed.ticket_id, outcome="expired", reason=reason)
+    )
+    raise Fails("ApprovalExpired", f"{ticketed.node}: {reason}", 12)
 
 
 def _refuse(path: str, ticketed: Ticketed) -> Any:
@@ -277,3 +342,8 @@ def read_decision(hand: Hand, wire: str, position: int) -> None:
             why=answer.message if isinstance(answer, Rejected) else "",
         )
     )
+    # A no is final at once: whoever gave it may not be entitled any more when the run is walked again.
+    now = next((t for t in hand.record.open_tickets if t.ticket_id == decision.ticket_id), ticketed)
+    resolved = _resolved(hand, now)
+    if resolved is not None and resolved.outcome == "denied":
+        hand.journal.add(resolved)

@@ -13,7 +13,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from setpoint.engine.runs.approving import require_approval
+from setpoint.engine.runs.approving import require_approval, ticket_for
 from setpoint.engine.runs.hand import Fails, Hand, Parked, Pauses, run_code
 from setpoint.engine.runs.program import CallCode, Values
 from setpoint.kernel import limits
@@ -140,9 +140,9 @@ async def _first(calling: Calling) -> None:
     arguments = _arguments(calling)
     _require_scopes(calling)
     _require_precondition(calling)
+    await require_approval(hand, contract, calling.path, calling.static, arguments)
     if not contract.is_effect:
         return await _look(calling, arguments)
-    await require_approval(hand, contract, calling.path, calling.static, arguments)
     own = run_code(hand, calling.path, "the key", calling.effector.key, arguments)
     key = own or call_key(hand.run_id, 0, 0, calling.path, exact(arguments))
     return await _send(calling, arguments, key, f"{contract.name}:{key}")
@@ -216,7 +216,7 @@ async def _send(calling: Calling, arguments: Values, key: str, claim: str, *, ag
     attempt = 1 if again is None else again.attempt + 1
     _admit(calling)
     encoded = hand.journal.store(arguments)
-    ticket = hand.record.tickets.get(calling.path)
+    ticket = ticket_for(hand, calling.path)
     intent = EffectQueued(
         node=calling.path,
         capability=contract.name,

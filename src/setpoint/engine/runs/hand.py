@@ -60,8 +60,9 @@ class Hand:
     shared: Shared
     approvers: Approvers
     judges: Callable[[], Proposer | None]
-    start_child: Callable[[Hand, str, Program, Values, str], Awaitable[None]]
-    """Create the child run of that id (if it is not there yet) and see to it that it is worked on."""
+    start_child: Callable[[Hand, str, Program, tuple[Values, Values], str], Awaitable[None]]
+    """Create the child run of that id (if it is not there yet), with its input and first state, and see to it that it
+    is worked on."""
     child_outcome: Callable[[str], tuple[RunRecord, Any] | None]
     """The record and output of a child that has ended, None while it goes on."""
     ask_child: Callable[[str, str], None]

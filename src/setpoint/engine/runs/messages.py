@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,7 +11,9 @@ import msgspec
 from setpoint.engine.control import Request, read_request
 from setpoint.engine.runs.approving import read_decision
 from setpoint.engine.runs.hand import Hand
+from setpoint.engine.runs.program import CallCode
 from setpoint.kernel.events import ControlApplied, ControlRequested
+from setpoint.kernel.flow import Call, is_below, walk
 from setpoint.kernel.run_events import (
     EffectDelivered,
     EffectSettled,
@@ -24,7 +27,10 @@ def take_messages(hand: Hand) -> None:
     """Record every message that was not read yet. Signals, results and decisions take effect at once; control waits
     for whoever walks the run."""
     for position, key, data in hand.journal.log.inbox(hand.run_id, hand.record.inbox_position):
-        request = read_request(data)
+        request = _request(data)
+        if request is None:
+            hand.journal.add(LateResult(key=key, position=position, reason="it is no message of this runtime"))
+            continue
         match request.action:
             case "signal":
                 _signal(hand, request, key, position)
@@ -38,13 +44,25 @@ def take_messages(hand: Hand) -> None:
                 hand.journal.add(_requested(request, key, position))
 
 
+def _request(data: bytes) -> Request | None:
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        return read_request(data)
+    return None
+
+
+def is_kill(data: bytes) -> bool:
+    """Whether a message asks for the run to be killed."""
+    request = _request(data)
+    return request is not None and request.action == "kill"
+
+
 def drop_late(hand: Hand) -> None:
     """Record the reports that came for a run that is over: nothing waits for them any more, and somebody may ask."""
     if not hand.record.is_terminal:
         return
     for position, _, data in hand.journal.log.inbox(hand.run_id, hand.record.inbox_position):
-        request = read_request(data)
-        if request.action == "result":
+        request = _request(data)
+        if request is not None and request.action == "result":
             reported = str(_read(request.argument).get("key", ""))
             reason = f"the run was {hand.record.state} when it came"
             hand.journal.add(LateResult(key=reported, position=position, reason=reason))
@@ -77,6 +95,9 @@ def _result(hand: Hand, request: Request, key: str, position: int) -> None:
         reason = "no effect under that key waits for a report"
         hand.journal.add(LateResult(key=str(said.get("key", "")), position=position, reason=reason))
         return
+    if misfit := _misfit(hand, effect, said.get("result")):
+        hand.journal.add(LateResult(key=effect.key, position=position, reason=misfit))
+        return
     result = hand.journal.store(said.get("result"))
     hand.journal.add(EffectDelivered(node=effect.node, key=effect.key, status="done", how="inbox", result=result))
     hand.journal.add(_requested(request, key, position))  # behind what it says: the message is taken by its position
@@ -88,6 +109,9 @@ def _settle(hand: Hand, request: Request, key: str, position: int) -> None:
     said = _read(request.argument)
     effect = _effect_of(hand, str(said.get("key", "")), "unknown")
     verdict = said.get("verdict")
+    if effect is not None and verdict == "happened" and (misfit := _misfit(hand, effect, said.get("result"))):
+        hand.journal.add(LateResult(key=effect.key, position=position, reason=misfit))
+        return
     if effect is None or verdict not in ("happened", "not_happened"):
         hand.journal.add(_requested(request, key, position))
         hand.journal.add(ControlApplied(request_id=key, action="none"))
@@ -105,6 +129,20 @@ def _settle(hand: Hand, request: Request, key: str, position: int) -> None:
 
 _REPORTED_ON = ("pending", "queued", "unknown")
 """A report may overtake the reply that promised it, and may come when nobody counted on it any more."""
+
+
+def _misfit(hand: Hand, effect: Effect, result: Any) -> str:
+    """Why a result from outside cannot be the effect's, "" when it can: once it is recorded nobody can mend it."""
+    if effect.compensates or hand.record.end:
+        return ""
+    for static, node in walk(hand.program.definition.body, hand.record.workflow):
+        code = hand.program.code.get(static)
+        if isinstance(node, Call) and isinstance(code, CallCode) and is_below(static, effect.node):
+            try:
+                hand.around_step(partial(code.absorb, hand.state_at(effect.node), result))
+            except Exception as error:  # noqa: BLE001  # whatever the state's type says against it
+                return f"the result does not fit {effect.node}, which still waits for one: {error}"[:2000]
+    return ""
 
 
 def _effect_of(hand: Hand, key: str, *statuses: str) -> Effect | None:

@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from setpoint.kernel.flow import Approval, ApprovalTerms, Call, Definition, walk
 from setpoint.ports.effector import Effector
 
@@ -31,6 +33,8 @@ class CallCode:
     needs_approval: Reading | None = None
     preview: Reading | None = None
     precondition: Reading | None = None
+    precondition_words: str = ""
+    """What people who approve the call are told of its precondition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,14 @@ class BranchCode:
 @dataclass(frozen=True, slots=True)
 class MapCode:
     items: Reading
+    gather: Callable[[Values, Any], Values]
+    """The fields that change with the list of what the rounds gave."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelCode:
+    absorb: Callable[[Values, Any], Values]
+    """What the branches changed, checked together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +88,28 @@ class JudgeCode:
     absorb: Callable[[Values, Any], Values]
 
 
-Code = StepCode | CallCode | BranchCode | MapCode | RepeatCode | WaitCode | ApprovalCode | ChildCode | JudgeCode
+Code = (
+    StepCode
+    | CallCode
+    | BranchCode
+    | MapCode
+    | ParallelCode
+    | RepeatCode
+    | WaitCode
+    | ApprovalCode
+    | ChildCode
+    | JudgeCode
+)
+
+
+_json = msgspec.json.Encoder(order="sorted")
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values are the same JSON. Python holds 1, 1.0 and True for equal; a log does not."""
+    if one != other:
+        return False
+    return (isinstance(one, str) and isinstance(other, str)) or _json.encode(one) == _json.encode(other)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ async def _rests(hand: Hand, move: Callable[[Hand], Any]) -> bool:
 async def _go_on(hand: Hand) -> None:
     definition = hand.program.definition
     await walk(hand, definition.body, definition.name, definition.name)
+    output_of(hand)  # a run whose output cannot be told is not done
     await _finish(hand, "COMPLETED", "Completed", "", 0)
 
 

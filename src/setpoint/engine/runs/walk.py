@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, assert_never
 
 from setpoint.engine.runs.approving import approve
@@ -19,10 +20,12 @@ from setpoint.engine.runs.program import (
     BranchCode,
     ChildCode,
     MapCode,
+    ParallelCode,
     RepeatCode,
     StepCode,
     Values,
     WaitCode,
+    is_same,
 )
 from setpoint.engine.runs.unwind import child_ended
 from setpoint.kernel.flow import (
@@ -141,7 +144,10 @@ async def _parallel(hand: Hand, node: Parallel, path: str, static: str, block: s
     inner = {name: join(path, name) for name in node.branches}
     _enter(hand, path, list(inner.values()), scopes=True)
     await together([walk(hand, node.branches[name], inner[name], join(static, name)) for name in inner])
-    _leave(hand, path, block, _joined(hand, path, list(inner.values())))
+    code = hand.program.code[static]
+    assert isinstance(code, ParallelCode)
+    changes = _joined(hand, path, list(inner.values()))
+    _leave(hand, path, block, run_code(hand, path, "the joined state", code.absorb, hand.state_at(path), changes))
 
 
 def _joined(hand: Hand, path: str, scopes: Sequence[str]) -> Values:
@@ -151,9 +157,9 @@ def _joined(hand: Hand, path: str, scopes: Sequence[str]) -> Values:
     writer: dict[str, str] = {}
     for scope in scopes:
         for name, value in hand.journal.values_at(scope).items():
-            if name in before and before[name] == value:
+            if name in before and is_same(before[name], value):
                 continue
-            if name in found and found[name] != value:
+            if name in found and not is_same(found[name], value):
                 message = f"{writer[name]} and {scope} wrote different values to the field {name!r} of the state"
                 raise Fails("ParallelConflict", message)
             found[name], writer[name] = value, scope
@@ -163,20 +169,29 @@ def _joined(hand: Hand, path: str, scopes: Sequence[str]) -> Values:
 async def _map(hand: Hand, node: Map, path: str, static: str, block: str) -> None:
     items = _items(hand, node, path, static)
     inner = [join(path, str(number)) for number in range(len(items))]
-    gate = asyncio.Semaphore(node.at_once)
+    left = iter(range(len(items)))
+    stopped = False
 
-    async def one(number: int) -> None:
-        async with gate:
+    async def lane() -> None:
+        """One round after the other. One that waits keeps its place: at most ``at_once`` are ever under way."""
+        nonlocal stopped
+        for number in left:
+            if stopped:  # another lane met its end: those under way are finished, and no new ones begun
+                return
             if inner[number] not in hand.record.blocks:
                 kept, refs = hand.journal.spill({node.item: items[number]})
                 hand.journal.add(BlockEntered(node=path, blocks=[inner[number]], scopes=True, values=kept, refs=refs))
-            await walk(hand, node.body, inner[number], join(static, "*"))
+            try:
+                await walk(hand, node.body, inner[number], join(static, "*"))
+            except (Asked, Fails, Pauses):
+                stopped = True
+                raise
 
-    await together([one(number) for number in range(len(items))])
-    values: Values = {}
-    if node.into:
-        values[node.into] = [hand.journal.values_at(scope).get(node.collect) for scope in inner]
-    _leave(hand, path, block, values)
+    await together([lane() for _ in range(min(node.at_once, len(items)))])
+    code = hand.program.code[static]
+    assert isinstance(code, MapCode)
+    gathered = [hand.journal.values_at(scope).get(node.collect) for scope in inner]
+    _leave(hand, path, block, run_code(hand, path, "the list", code.gather, hand.state_at(path), gathered))
 
 
 def _items(hand: Hand, node: Map, path: str, static: str) -> list[Any]:
@@ -223,7 +238,8 @@ async def together(walks: Sequence[Coroutine[Any, Any, None]]) -> None:
                 raise stop
 
 
-_STOPS = (Asked, Fails, Pauses, Parked)
+_STOPS = (Fails, Asked, Pauses, Parked)
+"""A failure goes before what a person asked for: it is not recorded yet, and would be forgotten."""
 
 
 # Waiting
@@ -247,17 +263,30 @@ async def _wait_for(hand: Hand, node: WaitFor, path: str, static: str, block: st
         hand.journal.add(SignalAwaited(node=path, signal=node.signal, until_ms=now + node.timeout_ms))
     code = hand.program.code[static]
     assert isinstance(code, WaitCode)
-    for received in hand.record.signals:
-        if received.signal == node.signal:
-            payload = None if received.payload is None else hand.journal.load(received.payload)
-            values = run_code(hand, path, "the payload", code.absorb, hand.state_at(path), payload)
-            return await complete(hand, path, block, values)
+    while (payload := _payload(hand, node.signal)) is not None:
+        try:
+            values = hand.around_step(partial(code.absorb, hand.state_at(path), payload[0]))
+        except Exception as error:  # noqa: BLE001  # the sender's fault, not the workflow's: the wait goes on
+            message = f"a signal {node.signal!r} came with a payload that does not fit: {error}"
+            hand.journal.add(NodeFailed(node=path, kind="refused", message=message[:2000]))
+            continue
+        # Folded at once: a node beside this one that waits for the same signal must not take the same message.
+        _leave(hand, path, block, values)
+        return await hand.journal.flush()
     if now < hand.record.waits[path].at_ms:
         raise Parked
     if node.on_timeout == "fail":
         message = f"{path} waited for the signal {node.signal!r} until its time was up"
         raise Fails("SignalTimeout", message)
     return await complete(hand, path, block, {})
+
+
+def _payload(hand: Hand, signal: str) -> tuple[Any] | None:
+    """What the first unread signal of that name carries, None when there is none."""
+    for received in hand.record.signals:
+        if received.signal == signal:
+            return (None if received.payload is None else hand.journal.load(received.payload),)
+    return None
 
 
 async def _child(hand: Hand, node: Child, path: str, static: str, block: str) -> None:
@@ -271,7 +300,8 @@ async def _child(hand: Hand, node: Child, path: str, static: str, block: str) ->
     ended = hand.child_outcome(child_id)
     if ended is None:
         values = run_code(hand, path, "the input", code.input, hand.state_at(path), hand.input)
-        await hand.start_child(hand, child_id, code.program, values, path)
+        begun = run_code(hand, path, "the first state", code.program.begin, values)
+        await hand.start_child(hand, child_id, code.program, begun, path)
         raise Parked
     record, output = ended
     hand.journal.add(child_ended(path, record))
