@@ -271,8 +271,26 @@ def test_the_prompt_stays_bounded_while_a_transcript_would_grow():
     tokens = [context.tokens for context in shop.script.contexts]
     assert tokens[49] <= 1.2 * tokens[4]
     assert said[47] not in shop.script.contexts[49].text
-    transcript = [sum(map(len, said[: number + 1])) for number in (4, 49)]
-    assert transcript[1] > 9 * transcript[0]
+    found = shop.sessions.tokens("customer-17")
+    assert list(found.projected) == tokens
+    fixed = found.transcript[0] - (found.transcript[1] - found.transcript[0])
+    assert found.transcript[49] - fixed > 9 * (found.transcript[4] - fixed)
+
+
+def test_the_tokens_a_projection_saves_are_counted_on_the_same_session():
+    """R041"""
+    shop = Shop([REFUND, DONE] * 20)
+
+    async def play() -> None:
+        session = await shop.session()
+        for _ in range(20):
+            await shop.say("Please refund order A-1001, thank you. " * 5, session)
+
+    asyncio.run(play())
+    found = shop.sessions.tokens("customer-17")
+    assert len(found.projected) == len(found.transcript) == 40
+    assert found.ratio > 2
+    assert shop.sessions.tokens("customer-17") == found
 
 
 def test_the_root_of_the_prompt_is_the_same_while_the_legal_actions_are():

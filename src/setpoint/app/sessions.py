@@ -22,7 +22,9 @@ from setpoint.app.typed import DefinitionFault
 from setpoint.engine.control import Request, encode_request, read_request
 from setpoint.engine.sessions.hand import Ended, SessionHand
 from setpoint.engine.sessions.journal import KIND, Observer, SessionJournal, read_session, stream_of
+from setpoint.engine.sessions.tokens import PromptTokens, prompt_tokens
 from setpoint.engine.sessions.turn import see_through
+from setpoint.engine.slots import ModelSlots
 from setpoint.kernel import limits
 from setpoint.kernel.actions import Catalogue, RunView, catalogue, offered
 from setpoint.kernel.errors import (
@@ -36,7 +38,7 @@ from setpoint.kernel.errors import (
 )
 from setpoint.kernel.keys import digest
 from setpoint.kernel.run_record import RunRecord
-from setpoint.kernel.session_events import MessageReceived, SessionOpened, SessionRenewed
+from setpoint.kernel.session_events import MessageReceived, SessionOpened, SessionRenewed, decode
 from setpoint.kernel.session_record import SessionRecord
 from setpoint.kernel.spelling import encodable
 from setpoint.kernel.units import parse_duration_ms
@@ -107,9 +109,11 @@ class Sessions:
     observer: Observer | None = None
     _agents: dict[str, AgentAtWork] = field(default_factory=dict[str, AgentAtWork], init=False)
     _opened: dict[str, Proposer] = field(default_factory=dict[str, Proposer], init=False)
+    _slots: ModelSlots = field(init=False)
     _busy: set[str] = field(default_factory=set[str], init=False)
 
     def __post_init__(self) -> None:
+        self._slots = ModelSlots(self.runs.clock)
         programs = {
             (program.definition.name, program.definition.version): program for program in self.runs.programs.values()
         }
@@ -314,7 +318,9 @@ class Sessions:
     async def _see_through(self, journal: SessionJournal, agent: str) -> None:
         at_work = self._at_work(agent)
         await journal.write()
-        hand = SessionHand(journal, self.clock, at_work, self, self._proposers(at_work.agent), self._hydrate)
+        hand = SessionHand(
+            journal, self.clock, at_work, self, self._proposers(at_work.agent), self._hydrate, self._slots
+        )
         await see_through(hand)
 
     def _at_work(self, name: str) -> AgentAtWork:
@@ -439,6 +445,14 @@ class Sessions:
     def record(self, session_id: str) -> SessionRecord:
         """Fold the session. UnknownTrajectory when there is none."""
         return read_session(self.log, session_id)[0]
+
+    def tokens(self, session_id: str) -> PromptTokens:
+        """What every prompt of the session had, and what a transcript in its place would have had."""
+        events = [decode(stored.type, stored.data) for stored in self.log.read(stream_of(session_id))]
+        return prompt_tokens(events, lambda text: text if isinstance(text, str) else self._payload(text.ref))
+
+    def _payload(self, digest: str) -> str:
+        return self.log.payload(digest).decode()
 
     def actions(self, agent: Agent, session: Session) -> Catalogue:
         """What the agent would be offered now, and the version of the state that it is offered in."""

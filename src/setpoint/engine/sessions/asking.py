@@ -24,7 +24,10 @@ async def ask_model(hand: SessionHand, context: Context) -> str:
     while hand.message.route_index < len(hand.proposers):
         proposer = hand.proposers[hand.message.route_index]
         asked = replace(context, cursor=hand.record.cursors.get(proposer.route, 0))
-        match await invoke(proposer, asked, limits.MODEL_CALL_MS_MAX, hand.clock):
+        kind = "batch" if hand.message.by else "interactive"
+        async with hand.slots.hold(f"{hand.record.tenant}/{hand.record.principal}", context.tokens, kind):
+            outcome = await invoke(proposer, asked, limits.MODEL_CALL_MS_MAX, hand.clock)
+        match outcome:
             case Answered() as answered:
                 spilled = hand.journal.spill(encodable_json(answered.reply.document()))
                 await hand.journal.write(model_replied(proposer, answered, *spilled))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from setpoint.engine.sessions.journal import SessionJournal
+from setpoint.engine.slots import ModelSlots
 from setpoint.kernel.actions import Action, AgentTerms, RunView
 from setpoint.kernel.session_record import Message, SessionRecord
 from setpoint.ports.clock import Clock
@@ -76,6 +77,8 @@ class SessionHand:
     proposers: Sequence[Proposer]
     hydrate: Callable[[SessionJournal], Awaitable[None]]
     """Load what is missing or stale, and record it."""
+    slots: ModelSlots
+    """Shared by the process: calls for people who wait come before others."""
 
     @property
     def record(self) -> SessionRecord:
