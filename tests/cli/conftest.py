@@ -208,3 +208,16 @@ def toured(tmp_path_factory: pytest.TempPathFactory, probed: Path) -> Shell:
     shell.write("converge.out", done.stdout)
     shell.write("converge.err", done.stderr)
     return shell
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Any:
+    """An application beside a home of its own; needs no sandbox."""
+    from .shop import SHOP, Shop
+
+    home, directory = tmp_path / "home", tmp_path / "here"
+    home.mkdir(mode=0o700)
+    directory.mkdir()
+    found = Shop(directory, home, {"SETPOINT_APP": "shop.py"})
+    found.write("shop.py", SHOP)
+    return found

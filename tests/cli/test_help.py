@@ -75,7 +75,6 @@ def test_an_absent_verb_says_so_and_exits_2(name, capsys):
         (["show"], "--turn"),
         (["rollback", "--to", "x"], "invalid int value"),
         (["converge", "--watch"], "not in this release"),
-        (["demo", "refund"], "not in this release"),
         (["demo", "drift"], "not in this release"),
         (["demo", "elsewhere"], "no story"),
         (["events", "--type", "Nope"], "there is no event type 'Nope'"),
@@ -126,8 +125,14 @@ def test_a_bug_is_a_message_and_a_file_and_exit_1(capsys, monkeypatch, tmp_path)
     assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("url", ["postgres://localhost/x", "postgresql://localhost/x", "mysql://localhost/x"])
-def test_a_store_of_a_kind_there_is_not_is_a_usage_error(capsys, monkeypatch, tmp_path, url):
+def test_a_store_of_a_kind_there_is_not_is_a_usage_error(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("SETPOINT_HOME", str(tmp_path))
-    assert main(["get", "--store", url]) == 2
+    assert main(["get", "--store", "mysql://localhost/x"]) == 2
     assert "Write sqlite:///relative/path.db" in capsys.readouterr().err
+
+
+def test_a_store_that_cannot_be_reached_is_said_without_its_password(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("SETPOINT_HOME", str(tmp_path))
+    assert main(["get", "--store", f"postgresql://me:s3cret@/x?host={tmp_path}"]) == 1
+    said = capsys.readouterr().err
+    assert "cannot be reached" in said and "s3cret" not in said

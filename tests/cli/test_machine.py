@@ -49,6 +49,19 @@ def test_a_machine_that_cannot_isolate_is_told_so_with_12(shell: Shell):
 
 
 def test_a_store_that_cannot_be_used_is_named(shell: Shell):
-    told = shell.json("doctor", "--store", "postgres://localhost/x")
-    assert not told["store"]["usable"]
-    assert "Postgres" in told["store"]["problem"]
+    told = shell.json("doctor", "--store", f"postgresql://me:s3cret@/x?host={shell.home}")["store"]
+    assert (told["usable"], told["url"].partition("?")[0]) == (False, "postgresql://me:***@/x")
+    assert "cannot be reached" in told["problem"] and "s3cret" not in told["problem"]
+
+
+def test_doctor_tells_who_may_approve_and_which_tests_a_postgres_server_is_there_for(shell: Shell):
+    told = shell.json("doctor")
+    assert (told["approvals"]["found"], told["approvals"]["own_key"]) == (False, None)
+    assert "nobody can approve" in shell.inside("doctor")
+    shell.run("approvers", "add", "anna", "--role", "ops")
+    told = shell.json("doctor")["approvals"]
+    assert (told["approvers"], told["problem"]) == (1, None)
+    (shell.home / "approvers.yaml").write_text("approvers: []\n")
+    assert "at least one" in shell.json("doctor")["approvals"]["problem"]
+    server = shell.json("doctor")["postgres_server"]
+    assert (server["programs"] is None) == (server["problem"] is not None)

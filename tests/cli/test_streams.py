@@ -124,7 +124,7 @@ def test_top_watches_on_a_terminal_until_it_is_interrupted(toured: Shell):
     process.send_signal(signal.SIGINT)
     rest = read_all(ours)
     assert process.wait(20) == 130
-    assert b"0 live, 1 finished" in seen
+    assert b"0 live runs, 1 finished" in seen
     assert b"setpoint: interrupted" in rest
     assert b"Traceback" not in rest
 

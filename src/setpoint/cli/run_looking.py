@@ -202,7 +202,7 @@ def _next(account: RunAccount, waits: list[dict[str, Any]]) -> dict[str, Any]:
     times = [one["until_ms"] for one in waits if one["kind"] in ("retry", "timer") and one["until_ms"]]
     when = timestamp(min(times)) if times else None
     if people:
-        first = people[0]
+        first = next((one for one in people if one["kind"] != "child"), people[0])  # what a child waits for, not it
         return _step(first["for"] or first["kind"], first["who"], first["next"], when)
     if times:
         return _step("it goes on by itself", "a worker", [f"setpoint resume {run_id}"], when)
