@@ -103,16 +103,15 @@ class Shop:
             }
             | agent,
         )
-        self.kit = AppKit(self.app, approvers={"anna": ["ops"]}, log=self.log, clock=self.clock)
-        self.sessions = self._open()
+        self.kit = AppKit(self.app, approvers={"anna": ["ops"]}, model=self.script, log=self.log, clock=self.clock)
 
-    def _open(self) -> Sessions:
-        return Sessions(self.app, self.kit.runs, _no_route, [self.script])
+    @property
+    def sessions(self) -> Sessions:
+        return self.kit.sessions
 
     def restart(self, log: Log | None = None) -> None:
         self.kit.restart(log)
         self.log = self.kit.log
-        self.sessions = self._open()
 
     def _declare(self) -> None:
         app, bank = self.app, self.bank
@@ -171,7 +170,3 @@ class Shop:
 
     def types(self, session_id: str = "customer-17") -> list[str]:
         return [stored.type for stored in self.log.read(stream_of(session_id))]
-
-
-def _no_route(route: str) -> Any:
-    raise AssertionError(route)

@@ -20,6 +20,7 @@ from setpoint.adapters.approvers.signing import sign_with
 from setpoint.adapters.stores import this_owner
 from setpoint.adapters.stores.memory import MemoryLog
 from setpoint.app.runs import KIND, RunOutcome, Runs
+from setpoint.app.sessions import Sessions, TurnReply
 from setpoint.kernel.events import Event
 from setpoint.kernel.run_events import decode
 from setpoint.kernel.ticket import Ticket, Verdict, decide, read_ticket, signed_bytes
@@ -29,6 +30,7 @@ from setpoint.testing.crash import Crash, CrashingLog
 from setpoint.testing.purity import pure
 
 if TYPE_CHECKING:
+    from setpoint.app.agent import Agent
     from setpoint.app.application import App
     from setpoint.ports.log import Log
     from setpoint.ports.proposer import Proposer
@@ -44,6 +46,7 @@ class AppKit:
         services: Mapping[str, Any] | None = None,
         approvers: Mapping[str, Sequence[str]] | None = None,
         judge: Proposer | None = None,
+        model: Proposer | None = None,
         log: Log | None = None,
         clock: FakeClock | None = None,
     ) -> None:
@@ -52,11 +55,13 @@ class AppKit:
         self.clock = clock or FakeClock()
         self.log: Log = log or MemoryLog(self.clock.now_ms)
         self.judge = judge
+        self.model = model
         self.keys = {name: Ed25519PrivateKey.generate() for name in approvers or {}}
         self._approvers = [
             Approver(name, tuple(roles), _public_line(self.keys[name])) for name, roles in (approvers or {}).items()
         ]
         self.runs = self._open()
+        self.sessions = self._open_sessions()
 
     def _open(self) -> Runs:
         return Runs(
@@ -70,11 +75,15 @@ class AppKit:
             around_step=pure,
         )
 
+    def _open_sessions(self) -> Sessions:
+        return Sessions(self.app, self.runs, _no_route, None if self.model is None else [self.model])
+
     def restart(self, log: Log | None = None) -> None:
         """A new process over the same log: nothing in memory is left. ``log``: through another wrapper of it."""
         if log is not None:
             self.log = log
         self.runs = self._open()
+        self.sessions = self._open_sessions()
 
     # Running
 
@@ -95,6 +104,20 @@ class AppKit:
         """Let the time pass, and do whatever has become due."""
         self.clock.advance(parse_duration_ms(duration))
         await self.runs.work(until_idle=True)
+
+    async def say(
+        self,
+        agent: Agent,
+        text: str,
+        *,
+        session: str = "session",
+        principal: str = "tester",
+        tenant: str = "",
+        scopes: Sequence[str] | None = None,
+    ) -> TurnReply:
+        """Give an agent a message in a session, opened when it is new; ``model`` answers in the agent's place."""
+        opened = await self.sessions.open(session, principal=principal, tenant=tenant, scopes=scopes)
+        return await self.sessions.turn(agent, opened, text)
 
     # Telling
 
@@ -167,6 +190,10 @@ async def crash_everywhere(
             await kit.runs.work(until_idle=True)
         check(kit, at)
     return total
+
+
+def _no_route(route: str) -> Proposer:
+    raise AssertionError(f"a kit opens no route ({route}); give it model=..., or the agent a proposer")
 
 
 def _public_line(key: Ed25519PrivateKey) -> str:

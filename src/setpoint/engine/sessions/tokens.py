@@ -25,7 +25,7 @@ class PromptTokens:
 
     @property
     def ratio(self) -> float:
-        """How many tokens a transcript would have cost for each that was spent on prompts; 0.0 before the first call."""
+        """Tokens a transcript would have cost for each that a prompt had; 0.0 before the first call."""
         return sum(self.transcript) / sum(self.projected) if self.projected else 0.0
 
 
