@@ -218,6 +218,24 @@ def test_a_plan_asks_nobody_and_applying_it_comes_to_the_same(case: Case) -> Non
         assert runtime.open_tickets() == []
 
 
+def test_a_roll_back_while_it_waits_closes_the_ticket_and_the_call_is_asked_anew(case: Case) -> None:
+    """R126: what people were asked belongs to the work that was taken back."""
+    case.converge(MEND, MEND, policy=POLICY)
+    first = ticket(case)
+
+    async def back() -> None:
+        async with case.runtime() as runtime:
+            await runtime.rollback(case.trajectory_id, 0, by="anna")
+
+    asyncio.run(back())
+    with pytest.raises(IllegalTransition, match="no approval"):
+        sign(case, about=first)
+    assert case.resume().exit_code == 13 and ticket(case).ticket_id != first.ticket_id
+    sign(case)
+    assert case.resume().exit_code == 0
+    assert replayed(case).finished_code == 0
+
+
 def test_undo_takes_back_what_was_approved_and_a_fork_asks_again(case: Case) -> None:
     """R124: a fork from before the approval proposes the call anew and needs a yes of its own."""
     case.converge(MEND, policy=POLICY)

@@ -209,7 +209,7 @@ def test_a_denied_call_is_followed_by_one_that_is_approved() -> None:
 
 def test_two_roles_are_two_people() -> None:
     """R129"""
-    w = writer(by=["ops", "sec"], quorum=2, each_role=True)
+    w = writer(by=["ops", "sec"], quorum=1, each_role=True)
     w.begin()
     w.sign()
     w.sign("ben", BEN)
@@ -363,6 +363,7 @@ def by_a_decision_that_did_not_count(w: HeldWriter) -> None:
         (after_a_no, {}, "granted after a no"),
         (by_nobody, {}, "did not all say yes"),
         (by_too_few, {"quorum": 2}, "too few"),
+        (by_too_few, {"by": ["ops", "sec"], "each_role": True}, "too few"),
         (by_one_key_under_two_names, {"quorum": 2}, "too few"),
         (of_another_ticket, {}, "in another form"),
         (too_late, {}, "after it had expired"),

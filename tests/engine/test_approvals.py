@@ -19,6 +19,7 @@ from setpoint.engine.approving import open_ticket, open_tickets
 from setpoint.engine.desk import LiveDesk
 from setpoint.engine.fork import copied_past
 from setpoint.engine.replay import replay
+from setpoint.kernel.conditions import conditions
 from setpoint.kernel.contract import ApprovalRule, Budget, Policy, Task, ToolGrant
 from setpoint.kernel.errors import IllegalTransition, ReplayDiverged
 from setpoint.kernel.events import (
@@ -266,7 +267,7 @@ def _fields(ticket: Ticket) -> dict[str, Any]:
 def test_two_people_of_two_roles_and_a_veto() -> None:
     """R129: one yes waits on, a second by the same role too; the other role grants. One no denies."""
     rule = ApprovalRule("effect == 'reversible'", ("ops", "sec"), quorum=2, each_role=True)
-    rig = office(MEND, task=held_task(rule))
+    rig = office(MEND, task=held_task(replace(rule, quorum=1)))  # each role is more than the quorum
     rig.trust(approver("anna"), approver("ben"), approver("sven", "sec"))
     rig.start()
     for person, state in (("anna", "AWAITING_APPROVAL"), ("ben", "AWAITING_APPROVAL"), ("sven", "COMPLETED")):
@@ -352,6 +353,17 @@ def test_cancel_ends_a_trajectory_that_waits() -> None:
     assert rig.resume().finished_reason == "Cancelled" and rig.record.ticket is None
     assert list(open_tickets(rig.store, rig.clock.now_ms())) == []
     rig.replayed()
+
+
+def test_a_trajectory_that_waits_says_so_and_until_when() -> None:
+    """L11: users see a condition, not a phase."""
+    rig = office(MEND)
+    rig.start()
+    found = {one.type: one for one in conditions(rig.record)}
+    awaiting = found["AwaitingApproval"]
+    assert (awaiting.status, awaiting.reason) == ("True", "ApprovalRequested")
+    assert rig.ticket.ticket_id in awaiting.message and "until 2026-01-02T" in awaiting.message
+    assert found["Progressing"].status == "False"
 
 
 def test_without_a_desk_what_needs_a_person_is_refused() -> None:

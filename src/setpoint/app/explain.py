@@ -206,6 +206,8 @@ spec:
     commit: converged           # only a state that meets everything becomes yours
     stall_after: 4
     on_stall: [next_model, ask]
+    # Calls that wait for people, whose keys stand in approvers.yaml (exit 13 while they decide):
+    # approve: [{{when: "call.tool == 'shell_exec' && call.blast == 'high'", by: [ops], expires: 24h}}]
 
   # Routes to a model, first to last; --model replaces them.
   models: []

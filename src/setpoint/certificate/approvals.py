@@ -61,6 +61,12 @@ class Held:
     by: tuple[str, ...] = ()
     used: bool = False
 
+    @property
+    def seats(self) -> int:
+        """How many different people must say yes."""
+        roles = len(self.ticket["by"]) if self.ticket["each_role"] else 1
+        return max(roles, self.ticket["quorum"])
+
 
 def read_approvers(data: bytes) -> tuple[Approver, ...]:
     """The people of a roster in JSON: ``{"approvers": [{"name": ..., "roles": [...], "key": ...}]}``. ValueError."""

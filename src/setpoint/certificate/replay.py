@@ -353,7 +353,7 @@ class Replay:
                 keys = {held.said[by]["key"] for by in data["by"] if said.get(by) == "approve"}
                 if held.outcome or late or "deny" in said.values():
                     self._say(seq, "it was granted after a no, after it had expired, or twice")
-                if len(keys) != len(data["by"]) or len(keys) < max(1, held.ticket["quorum"]):
+                if len(keys) != len(data["by"]) or len(keys) < held.seats:
                     self._say(seq, f"it was granted by {data['by']}, who did not all say yes, or were too few")
             case "denied":
                 if held.outcome or not data["by"] or any(said.get(by) != "deny" for by in data["by"]):

@@ -242,7 +242,7 @@ def record_decision(p: Pursuit, control: Control) -> bool:
     """Record a signed decision that came by the inbox, and whether it counts. False: it is about nothing open."""
     ticketed, desk = p.record.ticket, p.desk
     try:
-        signed = read_signed(control.argument.encode())
+        signed = read_signed(control.argument.encode("utf-8", "replace"))
     except UsageFault:
         return False
     decision = signed.decision

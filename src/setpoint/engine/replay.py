@@ -57,7 +57,7 @@ from setpoint.kernel.proposal import Reply, Usage
 from setpoint.kernel.quorum import Denied, Entitled, Expired, Granted, Waiting
 from setpoint.kernel.record import Record
 from setpoint.kernel.ruling import Permit
-from setpoint.kernel.ticket import SignedDecision, Ticket, read_ticket, ticket_digest
+from setpoint.kernel.ticket import SignedDecision, Ticket, read_ticket, seats, ticket_digest
 from setpoint.phases.p1_context.projection import FILE_PART, MAP_PART, part_of
 from setpoint.phases.p3_gate.tools import Tool
 from setpoint.phases.p4_dispatch.outcome import Outcome
@@ -351,7 +351,7 @@ class _Desk:
         match event.outcome:
             case "granted":
                 yes = {by for by, decision in said.items() if decision.verdict == "approve"}
-                if not yes.issuperset(event.by) or len(set(event.by)) < ticket.quorum:
+                if not yes.issuperset(event.by) or len(set(event.by)) < len(seats(ticket)):
                     raise self._tape.divergence(f"no grant of {ticket.ticket_id}: too few said yes")
                 return Granted(tuple(event.by))
             case "denied":

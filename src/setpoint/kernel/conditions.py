@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from setpoint.kernel.record import Record
+from setpoint.kernel.ticket import format_time
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 CONDITION_TYPES = (
@@ -41,12 +42,17 @@ def conditions(record: Record) -> tuple[Condition, ...]:
         status: ConditionStatus = "Unknown" if holds is None else ("True" if holds else "False")
         return Condition(kind, status, reason, message, record.seq, record.last_event_at)
 
-    awaiting = record.question is not None or record.state == "AWAITING_APPROVAL"
+    ticket = record.ticket if record.state == "AWAITING_APPROVAL" else None
+    awaiting = record.question is not None or ticket is not None
+    asked = record.question.question if record.question else ""
+    if ticket is not None:
+        until = f"until {format_time(ticket.expires_at_ms)}"
+        asked = f"call {ticket.node} waits for a decision on {ticket.ticket_id}, {until}; without one it is a no"
     return (
         one("Accepted", bool(record.task_digest), "TaskAccepted", f"task {record.name} {record.task_digest}"),
         one(
             "Progressing",
-            not record.is_terminal and record.state != "PAUSED",
+            not record.is_terminal and record.state != "PAUSED" and not awaiting,
             finished or record.state,
             f"turn {record.turn}, savepoint {record.savepoint}, {record.still} savepoints without progress",
         ),
@@ -61,8 +67,8 @@ def conditions(record: Record) -> tuple[Condition, ...]:
         one(
             "AwaitingApproval",
             awaiting,
-            "QuestionAsked" if record.question else "None",
-            record.question.question if record.question else "",
+            "QuestionAsked" if record.question else "ApprovalRequested" if ticket is not None else "None",
+            asked,
         ),
         one(
             "BudgetExhausted",
