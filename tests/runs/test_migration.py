@@ -363,6 +363,64 @@ def test_a_run_is_movable_when_the_new_chain_continues_what_it_did_and_then_does
     asyncio.run(story())
 
 
+def test_the_input_of_the_run_must_fit_the_new_one():
+    class Other(BaseModel):
+        id: int
+
+    async def story() -> None:
+        kit, _ = await begun()
+        app = App("shop")
+        first(app, app.workflow("w", input=Other, state=State, version=2, initial=lambda given: State()))
+        [verdict] = plan_migration(kit.log, app)
+        assert "the input of the run does not fit version 2: id" in verdict.reason
+
+    asyncio.run(story())
+
+
+class Waiting(BaseModel):
+    id: str = ""
+    note: str = ""
+    items: list[str] = []
+    item: str | None = None
+    out: list[str] = []
+
+
+class WaitingForNumbers(Waiting):
+    item: int | None = None  # type: ignore[assignment]
+
+
+def test_the_state_of_a_round_must_fit_too():
+    def each(app: App, w: Workflow[Any, Any]) -> None:
+        body = app.fragment("body", state=w.state_type).wait_for("go", timeout="1d")
+        w.step("fill", lambda state: {"items": ["p"]}).map("m", lambda state: state.items, body, item="item")
+
+    async def story() -> None:
+        kit = AppKit(app_of((1, each), state=Waiting))
+        await kit.run("w", {"id": "A-1"})
+        verdict = deploy(kit, (2, each), state=WaitingForNumbers)
+        assert "the state of the run in w/m/0 does not fit version 2: item" in verdict.reason
+
+    asyncio.run(story())
+
+
+def test_what_may_have_to_be_taken_back_still_takes_the_arguments_it_was_made_with():
+    async def explained(ctx: Context, id: str, why: str) -> None: ...
+
+    async def story() -> None:
+        kit, _ = await begun()
+        more = capability(effect="compensable", name="pay", compensate=repay)(explained)
+
+        def second(app: App, w: Workflow[Any, Any]) -> None:
+            w.step("a", note("a"))
+            w.capability("pay", more, args=lambda state: {"id": state.id, "why": "x"}).wait_for("go", timeout="1d")
+
+        verdict = deploy(kit, (2, second))
+        assert (verdict.standing, verdict.node) == ("breaks", "w/pay")
+        assert 'its arguments do not fit pay of version 2: "why" is a required property' in verdict.reason
+
+    asyncio.run(story())
+
+
 # Blocks
 
 
@@ -518,7 +576,7 @@ def test_an_approval_that_is_open_under_other_rules_is_asked_anew():
         verdict = deploy(kit, (2, approved("boss")))
         assert verdict.can_move and "is void" in verdict.changes[-1]
         await migrate(kit.runs, run_id, by="anna")
-        await kit.go_on(run_id)
+        await kit.runs.work(until_idle=True)  # a worker looks at it at once, though nobody told it anything
         [ticket] = kit.tickets(run_id)
         assert ticket.by == ("boss",)
         kit.approve(run_id, by="bert")
@@ -547,6 +605,67 @@ def test_a_call_that_has_begun_keeps_its_capability_and_its_class():
         assert "send is irreversible; in version 2 keyed" in deploy(kit, (2, asking("keyed"))).reason
         assert "calls send; in version 2 other" in deploy(kit, (2, asking("irreversible", name="other"))).reason
         assert deploy(kit, (2, asking("irreversible", probe=False))).can_move
+
+    asyncio.run(story())
+
+
+def test_an_approval_that_is_open_stays_for_the_same_call():
+    def asks(of: str) -> Build:
+        def build(app: App, w: Workflow[Any, Any]) -> None:
+            w.approval("ask", of=of, by=["ops"]).capability("send", SEND).capability("pay", PAY)
+
+        return build
+
+    async def story() -> None:
+        kit, _ = await begun(asks("send"))
+        assert "stands for w/send; in version 2 for w/pay" in deploy(kit, (2, asks("pay"))).reason
+
+    asyncio.run(story())
+
+
+def test_a_call_that_has_begun_keeps_its_arguments():
+    async def more(ctx: Context, id: str, note: str) -> None: ...
+
+    async def story() -> None:
+        kit, _ = await begun(asking("irreversible"))
+        send = capability(effect="irreversible", name="send", probe=look)(more)
+
+        def second(app: App, w: Workflow[Any, Any]) -> None:
+            w.capability("send", send, approval=approval_terms(by=["ops"]))
+
+        assert "version 2 calls send with other arguments" in deploy(kit, (2, second)).reason
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("was", "still", "words"),
+    [
+        ({"compensate": repay, "effect": "compensable"}, {"effect": "compensable", "compensate": repay}, ""),
+        ({"effect": "reversible", "dedups": True}, {"effect": "reversible"}, "has no memory of keys"),
+        ({"effect": "reversible", "compensate": repay}, {"effect": "reversible"}, "has no compensator"),
+    ],
+)
+def test_an_effect_that_nobody_can_tell_of_keeps_its_node_and_what_was_promised_of_it(
+    was: dict[str, Any], still: dict[str, Any], words: str
+):
+    """B3"""
+
+    async def lost(ctx: Context, id: str) -> None:
+        raise RuntimeError("the line went dead")
+
+    def calls(promised: dict[str, Any], name: str = "send") -> Build:
+        def build(app: App, w: Workflow[Any, Any]) -> None:
+            w.capability(name, capability(name="send", **promised)(lost))
+
+        return build
+
+    async def story() -> None:
+        kit, run_id = await begun(calls(was))
+        assert kit.runs.record(run_id).effects["w/send"].status in ("unknown", "queued", "not_sent")
+        verdict = deploy(kit, (2, calls(still)))
+        assert words in verdict.reason and verdict.can_move == (not words)
+        assert "w/send has begun, and version 2 has sent there" in deploy(kit, (2, calls(was, "sent"))).reason
 
     asyncio.run(story())
 
@@ -607,6 +726,13 @@ def test_a_pivot_that_was_made_is_a_pivot_in_the_new_version_too():
         verdict = deploy(kit, (2, sent("keyed")))
         assert verdict.reason == "w/send was irreversible when it was done, and is not in version 2"
 
+        def another(app: App, w: Workflow[Any, Any]) -> None:
+            sent("keyed")(app, w)
+            wipe = capability(effect="irreversible", name="wipe")(pay)
+            w.capability("wipe", wipe, approval=approval_terms(by=["ops"]))
+
+        assert deploy(kit, (2, another)).node == "w/send"
+
     asyncio.run(story())
 
 
@@ -630,9 +756,17 @@ def test_a_run_that_waits_for_another_goes_on_while_that_ones_version_is_declare
         parent_of(2, "go", "y")(two)
         kit.app = two
         kit.restart()
+        assert [verdict.workflow for verdict in plan_migration(kit.log, two)] == ["w", "child"], "the oldest first"
         verdicts = {verdict.workflow: verdict for verdict in plan_migration(kit.log, two)}
         assert verdicts["child"].can_move
         assert "is of a definition that is gone" in verdicts["w"].reason
+        three = App("shop")
+        other = three.workflow("other", input=Order, state=State)
+        chain("x")(three, other)
+        three.workflow("w", input=Order, state=State, version=3).workflow(
+            "sub", other, input=lambda state: {"id": state.id}, into=None
+        )
+        assert "has started a run of child; version 3 starts other" in plan_migration(kit.log, three)[0].reason
         [child] = outcome.record.children.values()
         old = two.workflow("child", input=Order, state=State, version=1)
         chain("go", "x")(two, old)

@@ -208,16 +208,7 @@ class _Move:
     def _has_begun(self, path: str) -> bool:
         """Whether anything is under way at a node or in it. Attempts that came to nothing are not."""
         record = self.record
-        tables = (
-            record.blocks,
-            record.labels,
-            record.lists,
-            record.waits,
-            record.effects,
-            record.tickets,
-            record.children,
-        )
-        return any(key == path or key.startswith((f"{path}/", f"{path}#")) for table in tables for key in table)
+        return any(path in at for at in (record.labels, record.waits, record.effects, record.tickets, record.children))
 
     def _open(self, path: str, old: AnyNode, new: AnyNode | None) -> None:
         if new is None or new.name != old.name:
