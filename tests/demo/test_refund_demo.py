@@ -118,6 +118,12 @@ def test_a_good_order_is_refunded_once(shown: Shown) -> None:
     assert "refunds of the order now: 1" in shown.facts
 
 
+def test_a_model_that_obeys_the_customer_moves_no_money(shown: Shown) -> None:
+    """H8"""
+    assert "refused before any run began: the payment by its name, and a key of the model's own" in shown.facts
+    assert "runs that came to a payment: 0 of 3" in shown.facts
+
+
 def test_a_lost_reply_is_settled_by_looking(shown: Shown) -> None:
     """R131"""
     assert "how it is known: reconstructed, from what the bank says when it is asked" in shown.facts
@@ -150,7 +156,7 @@ def test_one_order_alone_is_refunded_once(place: Path) -> None:
     played = demo(place, "--order", "A-1001")
     assert played.code == 0, played.text + played.errors
     assert re.search(r"^  decision APPROVED$", played.text, re.MULTILINE)
-    assert played.facts == ["the ledger: {'A-1001': '42.00'}", "refunds of this order: 1"]
+    assert played.facts == ["the ledger: A-1001, 42.00", "refunds of this order: 1"]
 
 
 def test_a_late_order_is_rejected_without_effect(place: Path) -> None:

@@ -32,7 +32,9 @@ def run(arguments: Namespace) -> int:
     with opened(arguments.workdir) as root:
         run_to_the_end((_play_refund if is_refund else _play)(arguments, narrator, root))
         if arguments.workdir is not None:
-            _tell_what_stays(root, ("effects list", "get") if is_refund else ("get", "why", "certificate show"))
+            _tell_what_stays(
+                root, ("get", "why", "effects list --all") if is_refund else ("get", "why", "certificate show")
+            )
     return _verdict(narrator, time.monotonic() - started)
 
 

@@ -83,9 +83,11 @@ async def _one(narrator: Narrator, shop: Shop, order_id: str) -> None:
         narrator.fact("the ledger, before anybody said yes", shop.books(), {}, shown="empty")
     elif record.state == "FAILED":
         narrator.row("failed", record.message)
-        narrator.fact("the ledger", shop.books(), {order_id: f"{money(order['cents'])} taken back"})
+        entry = f"{money(order['cents'])} taken back"
+        narrator.fact("the ledger", shop.books(), {order_id: entry}, shown=f"{order_id}, {entry}")
     else:
-        narrator.fact("the ledger", shop.books(), {order_id: money(order["cents"])})
+        entry = money(order["cents"])
+        narrator.fact("the ledger", shop.books(), {order_id: entry}, shown=f"{order_id}, {entry}")
         narrator.fact("refunds of this order", shop.requests_for(order_id), 1)
 
 
