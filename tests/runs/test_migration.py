@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from setpoint import App, capability
+from setpoint import App, Runtime, capability
 from setpoint.app.capability import Capability, Context
 from setpoint.app.migration import Verdict, migrate, plan_migration
 from setpoint.app.workflow import Workflow, approval_terms
@@ -149,6 +150,30 @@ def test_a_run_whose_version_is_gone_stays_untouched_and_is_listed():
         assert kit.log.head(run_id).seq == seq
         deploy(kit, (2, second), (1, first))
         assert (await kit.go_on(run_id)).output["note"] == "abc"
+
+    asyncio.run(story())
+
+
+def test_a_run_in_a_database_is_listed_moved_and_ended_by_later_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """N1, over the store that applications use."""
+    monkeypatch.setenv("SETPOINT_HOME", str(tmp_path))
+    store = f"sqlite:///{tmp_path}/runs.db"
+
+    async def story() -> None:
+        async with Runtime.open(store, app_of((1, first))) as runtime:
+            run_id = (await runtime.run(runtime.app.newest("w"), {"id": "A-1"})).run_id
+        second = app_of((2, chain("a", "pay", "go", "new")))
+        async with Runtime.open(store, second) as runtime:
+            [verdict] = plan_migration(runtime.runs.log, second)
+            assert (verdict.run_id, verdict.standing) == (run_id, "movable")
+            await migrate(runtime.runs, run_id, by="anna")
+        async with Runtime.open(store, second) as runtime:
+            runtime.runs.tell(run_id, "signal", {"name": "go"}, by="test")
+            outcome = await runtime.runs.wait(run_id)
+            assert (outcome.output["note"], outcome.record.version) == ("anew", 2)
+            assert plan_migration(runtime.runs.log, second) == []
 
     asyncio.run(story())
 

@@ -240,9 +240,10 @@ def _reachable(nodes: Iterable[tuple[str, AnyNode]], walked: Walk) -> Obligation
 
 def _boundary(definition: Definition, nodes: Iterable[tuple[str, AnyNode]], walked: Walk) -> Obligation:
     allowed = ", ".join(definition.boundary) or "none"
+    names = frozenset(definition.boundary)
     broken: list[Broken] = []
     for path, node in nodes:
-        if isinstance(node, Call) and node.capability.name not in definition.boundary:
+        if isinstance(node, Call) and node.capability.name not in names:
             message = (
                 f"{path} calls {node.capability.name}, which is outside the boundary of {definition.name} ({allowed})"
             )
@@ -298,7 +299,9 @@ def _protocol(definition: Definition) -> Obligation:
         if verdict.broken
     ]
     states = sum(verdict.states for verdict in verdicts.values())
-    return _obligation("protocol", broken, (f"{states:,} states of a model of {len(verdicts)} calls that change something",))
+    return _obligation(
+        "protocol", broken, (f"{states:,} states of a model of {len(verdicts)} calls that change something",)
+    )
 
 
 def _of(kind: str, walked: Walk, words: Callable[[Offence], Broken]) -> list[Broken]:
