@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from setpoint.adapters.approvers.roster import Approver
     from setpoint.app.application import App
     from setpoint.app.capability import Capability, capability
+    from setpoint.app.declare import criterion, invariant
     from setpoint.app.manifest import ManifestFault
     from setpoint.app.runs import RunOutcome
     from setpoint.app.runtime import Outcome, Runtime, SyncRuntime, open_runtime
@@ -114,6 +115,8 @@ __all__ = [
     "__version__",
     "approval_terms",
     "capability",
+    "criterion",
+    "invariant",
     "open_runtime",
 ]
 
@@ -140,6 +143,8 @@ _PLACES = {
     "Workflow": "setpoint.app.workflow",
     "approval_terms": "setpoint.app.workflow",
     "capability": "setpoint.app.capability",
+    "criterion": "setpoint.app.declare",
+    "invariant": "setpoint.app.declare",
     "ManifestFault": "setpoint.app.manifest",
     "Outcome": "setpoint.app.runtime",
     "Runtime": "setpoint.app.runtime",
@@ -149,17 +154,8 @@ _PLACES = {
 }
 """Where a name lies; every other name of ``__all__`` is a fault of ``setpoint.kernel.errors``."""
 
-_LATER = {
-    "criterion": "criteria written in Python; in a manifest, `probe: module:function` calls a Python function",
-    "invariant": "invariants written in Python; in a manifest, `expr` and `probe` say them",
-}
-"""Promised for a later release, and what they belong to."""
-
 
 def __getattr__(name: str) -> object:
-    if name in _LATER:
-        # ImportError, because `from setpoint import App` replaces the words of an AttributeError by its own.
-        raise ImportError(f"setpoint.{name} is not in release {VERSION} ({_LATER[name]})", name="setpoint")
     if name not in __all__:
         raise AttributeError(f"module 'setpoint' has no attribute {name!r}")
     value = getattr(import_module(_PLACES.get(name, "setpoint.kernel.errors")), name)

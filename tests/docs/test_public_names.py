@@ -57,13 +57,6 @@ def test_every_fault_of_the_tree_is_public() -> None:
     assert faults <= set(setpoint.__all__)
 
 
-@pytest.mark.parametrize("name", ["App", "capability", "criterion", "invariant"])
-def test_what_belongs_to_a_later_release_says_so(name: str) -> None:
-    with pytest.raises(ImportError, match=rf"setpoint\.{name} is not in release 0\."):
-        exec(f"from setpoint import {name}")  # noqa: S102  # the very statement a user writes
-    assert name not in setpoint.__all__
-
-
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(setpoint, "Tsak")
     with pytest.raises(ImportError, match="cannot import name 'Tsak'"):

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
-from setpoint.app.manifest import load_task, load_tasks
+import msgspec
+
+from setpoint.app.declare import document_of
+from setpoint.app.manifest import load_task, load_tasks, manifests_of
 from setpoint.kernel import contract
 
 
@@ -28,6 +33,42 @@ class Task(contract.Task):
     def load_all(cls, path: str | os.PathLike[str]) -> list[Task]:
         """Every task of a manifest file, in its order; at least one. Raises as ``load`` does."""
         return [cls._of(task) for task in load_tasks(os.fspath(path))]
+
+    @classmethod
+    def declare(
+        cls,
+        name: str,
+        *,
+        goal: str,
+        workspace: str | os.PathLike[str],
+        done: Sequence[Any],
+        actions: Sequence[str | Mapping[str, Any]],
+        invariants: Sequence[Any] = (),
+        forbid: Sequence[str] = (),
+        observe: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        models: Sequence[str] = (),
+        environment: Mapping[str, Any] | None = None,
+    ) -> Task:
+        """A task in code: what a manifest says, by the same names, read and refused by the same reader.
+
+        ``done`` and ``invariants`` hold what ``criterion`` and ``invariant`` make. An action is a tool's name, or a
+        mapping like ``{"tool": "file_edit", "paths": ["src/**"]}``. Relative paths start at the current directory.
+        ManifestFault lists every problem.
+        """
+        rest: dict[str, Any] = {
+            "environment": dict(environment or {}),
+            "actions": [{"tool": action} if isinstance(action, str) else dict(action) for action in actions],
+            "observe": dict(observe or {}),
+            "budget": None if budget is None else dict(budget),
+            "policy": None if policy is None else dict(policy),
+            "models": list(models) or None,
+        }
+        checks = {"done": done, "invariants": invariants}
+        document = document_of(name, goal, os.fspath(workspace), list(forbid), checks, rest)
+        data = msgspec.json.encode(document)
+        return cls._of(manifests_of(data, file=f"the task {name}", directory=os.getcwd())[0].task)
 
     @classmethod
     def _of(cls, task: contract.Task) -> Task:
