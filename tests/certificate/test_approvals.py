@@ -207,6 +207,22 @@ def test_a_denied_call_is_followed_by_one_that_is_approved() -> None:
     assert findings(w.finish()) == []
 
 
+def test_a_no_after_the_grant_is_an_honest_end_of_it() -> None:
+    w = writer()
+    w.begin()
+    w.sign()
+    w.resolve("granted", "anna")
+    w.sign("ben", BEN, "deny")
+    w.resolve("denied", "ben")
+    w.emit(TurnEnded(outcome="refused"))
+    w.start([FIX, CLAIM])
+    w.ask()
+    w.sign()
+    w.resolve("granted", "anna")
+    w.act()
+    assert findings(w.finish()) == []
+
+
 def test_two_roles_are_two_people() -> None:
     """R129"""
     w = writer(by=["ops", "sec"], quorum=1, each_role=True)

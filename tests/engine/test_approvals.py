@@ -30,14 +30,17 @@ from setpoint.kernel.events import (
     ControlApplied,
     Event,
     Refused,
+    RolledBack,
     ToolIntent,
     TurnEnded,
+    TurnStarted,
     decode,
     encode,
 )
 from setpoint.kernel.keys import digest
 from setpoint.kernel.record import Record
 from setpoint.kernel.ticket import Ticket, decide, signed_bytes
+from setpoint.kernel.trajectory import fold
 from setpoint.phases.p3_gate.tools import BUILTIN
 from setpoint.ports.log import ZERO_HASH
 from setpoint.testing.crash import Crash, CrashingLog, DiaryLog
@@ -160,7 +163,17 @@ def test_a_no_is_a_typed_observation_and_the_model_goes_on(verdict: str | None, 
     assert reason in rig.prompt(1) and ("not on a Friday" in rig.prompt(1)) == bool(verdict)
     assert again.state == "AWAITING_APPROVAL" and rig.ticket.ticket_id != ticket.ticket_id, "asked anew"
     assert "src/b" not in rig.workspace.candidate
+    assert after_turn(rig, 1).ticket is None, "over with its turn: nothing later can use it"
     rig.replayed()
+
+
+def after_turn(rig: Office, turn: int) -> Record:
+    record = Record(trajectory_id=STREAM)
+    for stored in rig.store.read(STREAM):
+        record = fold(record, stored.turn, decode(stored.type, stored.data))
+        if (stored.type, stored.turn) == ("TurnEnded", turn):
+            return record
+    raise AssertionError(f"turn {turn} did not end")
 
 
 def test_an_expired_ticket_is_not_in_the_inbox_and_a_late_yes_does_not_count() -> None:
@@ -196,6 +209,7 @@ def test_waiting_costs_no_turn_no_token_and_no_wall_clock() -> None:
         pytest.param(lambda rig: rig.workspace.user.update({"src/x": b"mine"}), id="the user's tree"),
         pytest.param(lambda rig: _with_policy(rig), id="the policy"),
         pytest.param(lambda rig: _with_grant(rig), id="the grant"),
+        pytest.param(lambda rig: setattr(rig.workspace, "resolve", lambda path: "src/b"), id="where the path leads"),
         pytest.param(lambda rig: rig.trust(approver("ben")), id="the approver's key"),
         pytest.param(lambda rig: setattr(rig, "task", replace(rig.task, budget=Budget(tokens=1))), id="the budget"),
     ],
@@ -242,6 +256,51 @@ def test_an_approval_that_expires_between_grant_and_dispatch_is_not_used() -> No
     rig.clock.advance(DAY_MS)
     rig.resume()
     assert rig.events(Refused)[0].reason == "APPROVAL_EXPIRED" and rig.events(ToolIntent) == []
+
+
+def test_a_no_that_comes_after_the_grant_still_stops_the_call() -> None:
+    """R126: one entitled no denies, until the call is made."""
+    rig = office(MEND, MEND)
+    rig.start()
+    ticket = rig.ticket
+    rig.decide()
+    die_with_the_grant_on_record(rig)
+    rig.decide("deny", by="ben", ticket=ticket, reason="wait")
+    rig.resume()
+    assert [event.outcome for event in rig.events(ApprovalResolved)][:2] == ["granted", "denied"]
+    assert rig.events(Refused)[0].reason == "APPROVAL_DENIED" and "ben" in rig.events(Refused)[0].message
+    assert rig.events(ToolIntent) == []
+    rig.replayed()
+
+
+def test_a_no_stops_a_call_whose_dispatch_died_with_its_owner() -> None:
+    """R126: what it did went with the attempt; dispatching it again would be after the no."""
+    rig = office(MEND, MEND)
+    rig.start()
+    ticket = rig.ticket
+    rig.decide()
+    rig.log = CrashingLog(rig.store, 7)  # two more events than the grant: Authorized, ToolIntent
+    with pytest.raises(Crash):
+        rig.resume()
+    rig.log = rig.store
+    assert len(rig.events(ToolIntent)) == 1
+    rig.decide("deny", by="ben", ticket=ticket)
+    rig.resume()
+    assert len(rig.events(ToolIntent)) == 1 and rig.events(Refused)[0].reason == "APPROVAL_DENIED"
+    assert rig.workspace.candidate["src/a"] == b"0"
+    rig.replayed()
+
+
+def test_a_decision_that_comes_after_the_no_changes_nothing() -> None:
+    """R127: who was too late is on record, and the call is asked anew when it is proposed anew."""
+    rig = office(MEND, MEND)
+    rig.start()
+    ticket = rig.ticket
+    rig.decide("deny")
+    rig.resume()
+    rig.decide(ticket=ticket)
+    assert rig.resume().state == "AWAITING_APPROVAL"
+    assert [event.action for event in rig.events(ControlApplied)] == ["decide", "none"]
 
 
 def test_a_decision_about_another_ticket_or_by_another_hand_changes_nothing() -> None:
@@ -448,6 +507,18 @@ def test_the_death_of_an_owner_at_any_event_changes_nothing(deny: bool) -> None:
             assert rig.replayed().finished_code == 0, f"after {events}"
         for name in ("state", "tree", "calls", "commits"):
             assert found[name] == expected[name], f"{name} after {events}: {rig.types()}"
+        assert_each_call_is_ruled_on_once_an_attempt(rig, events)
+
+
+def assert_each_call_is_ruled_on_once_an_attempt(rig: Office, events: int) -> None:
+    """What the standalone verifier demands of every log, also of one whose append was torn."""
+    ruled = set[int]()
+    for event in rig.events(TurnStarted, RolledBack, Refused, Authorized):
+        if isinstance(event, (TurnStarted, RolledBack)):
+            ruled = set()
+            continue
+        assert event.ordinal not in ruled, f"call {event.ordinal} twice after {events}: {rig.types()}"
+        ruled.add(event.ordinal)
 
 
 # Replay

@@ -50,7 +50,7 @@ from setpoint.kernel.errors import (
 from setpoint.kernel.events import Undone
 from setpoint.kernel.exposure import require_closure
 from setpoint.kernel.record import Record
-from setpoint.kernel.ticket import SignedDecision, format_time, read_signed, signed_bytes
+from setpoint.kernel.ticket import SignedDecision, format_time, read_signed, read_ticket, signed_bytes
 from setpoint.phases.p3_gate.tools import BUILTIN
 from setpoint.phases.p4_dispatch.run import Bench
 from setpoint.ports.approver import Rejected
@@ -384,9 +384,10 @@ class Runtime:
     def _refuse_pointless_decision(self, record: Record, wire: str) -> None:
         """Only a well-formed decision on the ticket that is open now is delivered (D4). Who signed it is seen later."""
         decision, ticketed = read_signed(wire.encode()).decision, record.ticket
-        if ticketed is None or ticketed.ticket_id != decision.ticket_id or ticketed.outcome:
+        late = ("granted",) if decision.verdict == "deny" else ()  # a no counts until the call is made
+        if ticketed is None or ticketed.ticket_id != decision.ticket_id or ticketed.outcome not in ("", *late):
             raise IllegalTransition(f"no approval {decision.ticket_id} is open in {record.trajectory_id}")
-        if open_ticket(self.log, record, self.clock.now_ms()) is None:
+        if self.clock.now_ms() >= ticketed.expires_at_ms:
             raise IllegalTransition(
                 f"approval {decision.ticket_id} expired at {format_time(ticketed.expires_at_ms)}, which is a no",
                 hint=f"`setpoint resume {record.trajectory_id}` lets the model go on without it.",
@@ -400,8 +401,8 @@ class Runtime:
         """
         record, _ = self.record(trajectory_id)
         self._refuse_pointless_decision(record, signed_bytes(signed).decode())
-        ticket = open_ticket(self.log, record, self.clock.now_ms())
-        assert ticket is not None
+        assert record.ticket is not None
+        ticket = read_ticket(self.log.payload(record.ticket.ticket.ref))
         declared = () if self.app is None else self.app.approvers
         answer = roster_of(self.task_of(record), self.places, declared, self.clock).verify(signed, ticket)
         if isinstance(answer, Rejected):
@@ -601,6 +602,12 @@ class SyncRuntime:
 
     def close(self) -> None:
         asyncio.run(self._runtime.close())
+
+    def run(self, workflow: Workflow[Any, Any] | str, input: Any, **options: Any) -> RunOutcome:
+        return asyncio.run(self._runtime.run(workflow, input, **options))
+
+    def start(self, workflow: Workflow[Any, Any] | str, input: Any, **options: Any) -> str:
+        return asyncio.run(self._runtime.start(workflow, input, **options))
 
     def session(self, session_id: str, **options: Any) -> Session:
         return asyncio.run(self._runtime.session(session_id, **options))

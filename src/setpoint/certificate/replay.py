@@ -356,7 +356,11 @@ class Replay:
                 if len(keys) != len(data["by"]) or len(keys) < held.seats:
                     self._say(seq, f"it was granted by {data['by']}, who did not all say yes, or were too few")
             case "denied":
-                if held.outcome or not data["by"] or any(said.get(by) != "deny" for by in data["by"]):
+                if (
+                    held.outcome not in ("", "granted")
+                    or not data["by"]
+                    or any(said.get(by) != "deny" for by in data["by"])
+                ):
                     self._say(seq, "it was denied, but nobody said no")
             case "expired":
                 if not late:

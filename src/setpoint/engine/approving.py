@@ -246,7 +246,9 @@ def record_decision(p: Pursuit, control: Control) -> bool:
     except UsageFault:
         return False
     decision = signed.decision
-    if ticketed is None or desk is None or ticketed.outcome or ticketed.ticket_id != decision.ticket_id:
+    if ticketed is None or desk is None or ticketed.ticket_id != decision.ticket_id:
+        return False
+    if ticketed.used or ticketed.outcome not in ("", "granted"):  # a no after the yes still counts, before the dispatch
         return False
     found = desk.verify(signed, ticket_of(p, ticketed))
     p.journal.emit(
@@ -283,8 +285,7 @@ def _resolve(p: Pursuit, ticketed: Ticketed, outcome: str, by: Sequence[str], re
 async def _by_ticket(p: Pursuit, hold: Hold, ticketed: Ticketed) -> Permit | Refusal:
     """The permit of a granted call that is still what was granted; a typed no for every other."""
     if ticketed.outcome == "granted" and (lost := await _lost(p, hold, ticketed)) is not None:
-        outcome, reason = lost
-        _resolve(p, ticketed, outcome, (), reason)
+        _resolve(p, ticketed, *lost)
     ticketed = p.record.ticket or ticketed
     if ticketed.outcome == "granted":
         return hold.permit
@@ -297,8 +298,8 @@ def _in_words(ticketed: Ticketed) -> str:
     return f"the approval this call needs was not given ({said}); no call of this proposal was dispatched"
 
 
-async def _lost(p: Pursuit, hold: Hold, ticketed: Ticketed) -> tuple[str, str] | None:
-    """Why the yes does not hold for what would be done now, as (outcome, reason); None when it does (R126)."""
+async def _lost(p: Pursuit, hold: Hold, ticketed: Ticketed) -> tuple[str, tuple[str, ...], str] | None:
+    """Why the yes does not hold for what would be done now: outcome, by whom, reason. None when it does (R126)."""
     ticket, permit, desk = ticket_of(p, ticketed), hold.permit, p.desk
     policy = policy_digest(p.task)
     changed = list(changed_since(ticket, hold.call.name, exact(hold.call.arguments), base_of(p.record), policy))
@@ -313,20 +314,26 @@ async def _lost(p: Pursuit, hold: Hold, ticketed: Ticketed) -> tuple[str, str] |
         if was != now
     ]
     if changed or ticket.stream != p.record.trajectory_id or not _asks_as_much(ticket, hold.rule):
-        return "void", f"what would be done now is not what was asked: {', '.join(changed) or 'the rule'} changed since"
+        return (
+            "void",
+            (),
+            f"what would be done now is not what was asked: {', '.join(changed) or 'the rule'} changed since",
+        )
     survey = await asyncio.to_thread(p.workspace.survey)
     if survey.base != (p.record.base_now or p.record.base_digest):
-        return "void", BASE_CHANGED
+        return "void", (), BASE_CHANGED
     spent, budget = p.record.spent, p.budget
     if spent.tokens > budget.tokens or spent.usd_micros > budget.usd_micros or spent.elapsed_ms >= budget.wall_ms:
-        return "void", "the budget is used up"
+        return "void", (), "the budget is used up"
     match desk.rule(ticket, _decisions(p, ticketed)) if desk is not None else Waiting(()):
         case Granted():
             return None
         case Expired():
-            return "expired", "it was given, and has expired before it was used"
+            return "expired", (), "it was given, and has expired before it was used"
+        case Denied(by=person, reason=why):
+            return "denied", (person,), why
         case _:
-            return "void", NO_LONGER_HOLDS
+            return "void", (), NO_LONGER_HOLDS
 
 
 def _asks_as_much(ticket: Ticket, rule: ApprovalRule) -> bool:

@@ -330,9 +330,8 @@ def _interrupted(record: Record, turn: int) -> Record:
     judge by the evidence of a state that is gone.
     """
     ticket = record.ticket if record.ticket is None else replace(record.ticket, used=False)  # its use is gone, too
-    begun = replace(
-        record, state=_to(record, "READY"), ticket=ticket
-    )  # back at the boundary, and at once into the turn again
+    # Back at the boundary, and at once into the turn again.
+    begun = replace(record, state=_to(record, "READY"), ticket=ticket)
     calls = {tool: count - record.turn_calls.get(tool, 0) for tool, count in record.calls_by_tool.items()}
     return replace(
         begun,
