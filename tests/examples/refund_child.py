@@ -5,6 +5,7 @@ and one JSON answer is written: ``{"signal": 9}`` when it was killed, else what 
 
     {"store": URL, "bank": URL, "order": "A-1001", "run": "rn-1", "kill": ["event", 7]}   dies as event 7 is stored
     {"store": URL, "bank": URL, "order": "A-1001", "run": "rn-1", "kill": ["append", 3]}  dies before append 3
+    {"store": URL, "bank": URL, "say": "A-1001", "session": "s-1", "kill": ...}           by way of the agent
     {"store": URL, "bank": URL}                                                           all that is open
 
 As ``refund_child.py work STORE BANK`` it is a worker: it takes up what is due until it is ended.
@@ -25,7 +26,8 @@ from setpoint.adapters.effectors.http import HttpClient
 from setpoint.adapters.stores import open_log
 from setpoint.app.places import find_places
 from setpoint.demo.refund import refunds
-from setpoint.testing import Crash, CrashingLog
+from setpoint.kernel.proposal import Reply
+from setpoint.testing import Crash, CrashingLog, ScriptedReplies, call, reply
 
 WORKER_RUNS = 8
 """Runs a worker has at once: the bank writes one after the other, and must answer within its time."""
@@ -55,7 +57,13 @@ async def obey(command: dict[str, Any]) -> dict[str, Any]:
     places, clock = find_places(command["store"]), SystemClock()
     places.make()
     log = Fuse(open_log(places.store_url, clock.now_ms), kind, number)
-    async with HttpClient(command["bank"]) as bank, Runtime(places, log, clock, refunds.app, {"bank": bank}) as runtime:
+    models = [ScriptedReplies(replies_about(command["say"]))] if "say" in command else None
+    async with (
+        HttpClient(command["bank"]) as bank,
+        Runtime(places, log, clock, refunds.app, {"bank": bank}, models) as runtime,
+    ):
+        if "say" in command:
+            return {**await say(runtime, command), "events": log.events, "appends": log.appends}
         if "order" not in command:
             await runtime.runs.work(until_idle=True)
             return {}
@@ -75,6 +83,27 @@ async def obey(command: dict[str, Any]) -> dict[str, Any]:
             "events": log.events,
             "appends": log.appends,
         }
+
+
+async def say(runtime: Runtime, command: dict[str, Any]) -> dict[str, Any]:
+    """One message to the agent; the same again is the same message."""
+    session = await runtime.session(command["session"], principal="customer:17")
+    reply = await runtime.turn(refunds.support, session, f"Please refund {command['say']}", key="message-1")
+    return {
+        "code": reply.exit_code,
+        "text": reply.text,
+        "actions": [taken.status for taken in reply.actions],
+        "model_calls": runtime.sessions.record(command["session"]).spent.model_calls,
+    }
+
+
+def replies_about(order: str) -> list[Reply]:
+    """A model that asks for the same refund twice."""
+    return [
+        reply(call("start_workflow_refund", order_id=order)),
+        reply(call("start_workflow_refund", order_id=order, reason="once more, to be sure")),
+        reply(call("complete", text="It is refunded.")),
+    ]
 
 
 def fork(command: dict[str, Any]) -> dict[str, Any]:

@@ -67,6 +67,7 @@ def test_an_approval_survives_a_restart_and_pays_once(place: Path, people: dict[
     asyncio.run(scenario())
 
 
+@pytest.mark.timeout(400)  # dozens of processes, each of which syncs
 def test_a_kill_at_every_event_after_the_yes_still_pays_once(place: Path, people: dict[str, Path]) -> None:
     """D1 A1"""
     orders = {f"D-{n}": {**ORDERS[DESK], "cents": 20_000 + n} for n in range(1, 60)}

@@ -26,6 +26,8 @@ from tests.examples.refund_desk import (
 from setpoint.app.runs import RunOutcome
 from setpoint.demo.refund.bank import Bank
 
+pytestmark = pytest.mark.timeout(400)  # dozens of processes, each of which syncs; the machine may do other things
+
 SWEPT_BANKS = pytest.mark.parametrize(
     "dedup",
     [
@@ -60,6 +62,23 @@ def test_a_kill_at_every_event_makes_no_second_refund(place: Path, dedup: bool) 
         assert paid(bank) == {f"O-{n}": 1000 + n for n in range(1, len(marks) + 2)}
         assert len(ledger["letters"]) == len(marks) + 1 and ledger["reversals"] == []
         assert ledger["requests"] == 2 * (len(marks) + 1), "something was sent twice that had arrived"
+
+
+@SWEPT_BANKS
+def test_a_kill_at_every_event_of_an_agent_s_turn_makes_no_second_refund(place: Path, dedup: bool) -> None:
+    """A1: the message is given again, the model is not asked again, and its second request pays nothing."""
+    with Bank(place / "bank.db", many(120), dedup=dedup) as bank, Children(place, bank) as children:
+        whole = children.run(say="O-1", session="s-1")
+        assert (whole["code"], whole["text"], whole["model_calls"]) == (0, "It is refunded.", 3)
+        marks = [mark for mark in marks_of(whole) if mark[0] == "append"]
+        for n, kill in enumerate(marks, 2):
+            same = {"say": f"O-{n}", "session": f"s-{n}"}
+            assert children.run(**same, kill=kill) == {"signal": 9}, kill
+            again = children.run(**same)
+            told = {name: again[name] for name in ("code", "text", "actions", "model_calls")}
+            assert told == {name: whole[name] for name in told}, kill
+        assert paid(bank) == {f"O-{n}": 1000 + n for n in range(1, len(marks) + 2)}
+        assert bank.requests == 2 * (len(marks) + 1)
 
 
 PAID_BY = 8
