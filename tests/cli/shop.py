@@ -47,7 +47,7 @@ async def find(ctx, order_id: str):
     return next((Receipt(id=row["key"]) for row in rows() if row["key"] == ctx.key), None)
 async def reverse(ctx, order_id: str, result: Receipt):
     note(what="undo", key=ctx.key)
-@capability(effect="compensable", key=lambda a: f"refund:{a.order_id}", probe=find, compensate=reverse)
+@capability(effect="compensable", key=lambda a: f"refund:{a.order_id}", probe=find, compensate=reverse, timeout="1h")
 async def pay(ctx: Context, order_id: str, cents: int) -> Receipt:
     note(what="pay", key=ctx.key)
     while (HERE / "hold").exists():
