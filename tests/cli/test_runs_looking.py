@@ -63,8 +63,11 @@ def test_why_names_the_last_failure_and_when_it_is_tried_again(shop: Shop):
     (shop.directory / "ledger").unlink()
     shop.let_go()
     assert shop.json("why", "A-1")["next"] == {
-        "what": "nobody works on it", "who": "a worker, or you", "how": ["setpoint resume A-1"], "when": None
-    }  # fmt: skip
+        "what": "something can be done for it, and nobody works on it",
+        "who": "a worker, or you",
+        "how": ["setpoint resume A-1"],
+        "when": None,
+    }
     shop.run("resume", "A-1", code=13)  # it did not happen, or not yet: it is looked for again when it surely did not
     told = shop.json("why", "A-1")
     assert told["blocked_at"] == ["refund/decision/APPROVED/pay"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from setpoint.app.runtime import Runtime
-from setpoint.cli.wording import status
+from setpoint.cli.wording import open_ticket, status
 from setpoint.engine.reading import apply
 from setpoint.kernel.conditions import conditions
 from setpoint.kernel.errors import UsageFault
@@ -110,7 +110,7 @@ def exit_code(record: Record) -> int | None:
     if record.is_terminal:
         return record.finished_code
     if record.state != "PAUSED":
-        return None
+        return 13 if open_ticket(record) is not None else None
     return 14 if record.state == "PAUSED" and record.question is None and record.pause_reason else 13
 
 

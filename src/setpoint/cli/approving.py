@@ -42,6 +42,8 @@ from setpoint.ports.approver import Rejected
 
 Verdict = Literal["approve", "deny"]
 EXIT_CORRUPT: Final = 19
+WHAT_CHARS_MAX: Final = 60
+"""Of a preview in the list; one ticket is shown whole."""
 
 
 # Looking
@@ -60,7 +62,14 @@ def approvals(arguments: Namespace) -> int:
         say_json({"approvals": listed})
     elif listed:
         rows = [
-            (one["ticket_id"], one["preview"], one["name"], one["requester"], one["standing"], span(one["left_ms"]))
+            (
+                one["ticket_id"],
+                one_line(one["preview"], WHAT_CHARS_MAX),
+                one["name"],
+                one["requester"],
+                one["standing"],
+                span(one["left_ms"]),
+            )
             for one in listed
         ]
         for line in table(("TICKET", "WHAT", "FOR", "ASKED BY", "STANDING", "EXPIRES IN"), rows):

@@ -104,6 +104,13 @@ def stream(
     raise UsageFault(f"the newest {newest.kind}, {newest.id}, {needs}", hint=hint)
 
 
+def is_session(runtime: Runtime, typed: str) -> bool:
+    """Whether a session of that id is meant, with or without the prefix of its stream."""
+    return any(
+        info.kind == SESSION and info.stream in (typed, f"{SESSION}:{typed}") for info in runtime.log.streams(SESSION)
+    )
+
+
 def run_id(runtime: Runtime, typed: str) -> str:
     """The run that ``typed`` is or uniquely begins."""
     found = _named(typed, runtime.log.streams())

@@ -26,6 +26,7 @@ from setpoint.cli.terminal import (
 )
 from setpoint.cli.wording import checks_said, dollars, paths_said, progress_said, span
 from setpoint.kernel.events import (
+    ApprovalRequested,
     Authorized,
     ClaimRejected,
     Committed,
@@ -199,6 +200,8 @@ class Progress:
                 self._line(f"  route: {event.route or 'none is left'} ({event.reason})", "yellow")
             case QuestionAsked():
                 self._line(f"  asks {event.question_id}: {event.question}", "cyan")
+            case ApprovalRequested():
+                self._line(f"  asks people: {event.ticket_id} (setpoint approve {event.ticket_id})", "cyan")
             case Committed() if event.changed:
                 self._line(f"  committed {_count(event.changed, 'path')}: {paths_said(event.paths[:5])}")
             case DeltaMeasured() if turn == 0:

@@ -22,6 +22,16 @@ def answer(arguments: Namespace) -> int:
         raise UsageFault("an answer of several words is quoted", hint='setpoint answer [ID] "all of the words"')
     *typed, text = arguments.words
     with finding.opened(arguments) as runtime:
+        if typed and finding.is_session(runtime, typed[0]):
+            from setpoint.cli import session_account
+
+            said = session_account.answer(runtime, typed[0], text)
+            if arguments.json:
+                say_json(said)
+            else:
+                say(printable(f"answered {said['question_id']} of {said['stream']}: {said['question']}"))
+                say("  its next turn sees it")
+            return 0
         asking = finding.trajectory(
             runtime, typed[0] if typed else None, lambda record: not record.is_terminal, "is finished and asks nothing"
         )

@@ -198,6 +198,9 @@ def _next(account: RunAccount, waits: list[dict[str, Any]]) -> dict[str, Any]:
         return _after_the_end(account)
     if account.owner:
         return _step("it is being worked on", account.owner, [f"setpoint events -f {run_id}"], None)
+    if account.is_due:  # a decision came, say, or its process has died
+        return _step("something can be done for it, and nobody works on it", "a worker, or you",
+                     [f"setpoint resume {run_id}"], None)  # fmt: skip
     people = [one for one in waits if one["kind"] in ("pause", "unknown", "approval", "signal", "report", "child")]
     times = [one["until_ms"] for one in waits if one["kind"] in ("retry", "timer") and one["until_ms"]]
     when = timestamp(min(times)) if times else None
@@ -206,7 +209,7 @@ def _next(account: RunAccount, waits: list[dict[str, Any]]) -> dict[str, Any]:
         return _step(first["for"] or first["kind"], first["who"], first["next"], when)
     if times:
         return _step("it goes on by itself", "a worker", [f"setpoint resume {run_id}"], when)
-    return _step("nobody works on it", "a worker, or you", [f"setpoint resume {run_id}"], None)
+    return _step("nobody works on it", "a worker", [f"setpoint resume {run_id}"], None)
 
 
 def _after_the_end(account: RunAccount) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from setpoint.cli.terminal import (
     talk,
     write_output,
 )
-from setpoint.cli.wording import dollars, paths_said, progress_said, span
+from setpoint.cli.wording import dollars, open_ticket, paths_said, progress_said, span
+from setpoint.engine.journal import timestamp
 from setpoint.kernel.contract import Task
 from setpoint.kernel.errors import UsageFault
 from setpoint.kernel.events import Event, EvidenceRecorded
@@ -83,10 +84,14 @@ def _word(outcome: Outcome) -> tuple[str, str]:
         return {"COMPLETED": ("converged", "green"), "CANCELLED": ("cancelled", "yellow")}.get(
             record.state, ("failed", "red")
         )
-    return ("waiting", "yellow") if record.question is not None or record.state == "PAUSED" else ("open", "yellow")
+    waits = record.question is not None or record.state == "PAUSED" or open_ticket(record) is not None
+    return ("waiting", "yellow") if waits else ("open", "yellow")
 
 
 def _waiting(record: Record) -> str:
+    if (ticketed := open_ticket(record)) is not None:
+        until = timestamp(ticketed.expires_at_ms)
+        return f"for people's yes to {ticketed.ticket_id} until {until} (setpoint approve {ticketed.ticket_id})"
     return f"paused{f' ({record.pause_reason})' if record.pause_reason else ''}"
 
 

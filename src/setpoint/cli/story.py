@@ -11,6 +11,7 @@ from typing import Any
 
 from setpoint.cli.account import Account, Fact, delta_item
 from setpoint.cli.wording import dollars, paths_said, progress_said, span
+from setpoint.engine.journal import timestamp
 from setpoint.kernel import events as e
 from setpoint.kernel.record import UNKNOWN_PROGRESS
 
@@ -121,7 +122,15 @@ def _said(event: e.Event) -> tuple[str, str] | None:
         case e.QuestionAnswered():
             return "answered", f"{event.question_id} by {event.by}: {event.answer}"
         case e.ControlRequested():
-            return "requested", f"{event.action} by {event.by} {event.argument}".rstrip()
+            said = "" if event.action == "decide" else event.argument  # a signed decision is shown when it is recorded
+            return "requested", f"{event.action} by {event.by} {said}".rstrip()
+        case e.ApprovalRequested():
+            return "asked_people", f"{event.ticket_id} for call {event.node}, until {timestamp(event.expires_at_ms)}"
+        case e.ApprovalSigned():
+            return "signed", f"{event.verdict} by {event.by}" + ("" if event.counts else f", not counted: {event.why}")
+        case e.ApprovalResolved():
+            by = f" by {', '.join(event.by)}" if event.by else ""
+            return "approval", f"{event.outcome}{by} ({event.ticket_id}) {event.reason}".rstrip()
         case e.CommitPlanned():
             return "commit_planned", f"savepoint {event.savepoint} as {event.commit_id}"
         case e.Committed():

@@ -12,7 +12,7 @@ from typing import Any, Final
 from setpoint.cli.account import Account, budget_of, exit_code, spent_of
 from setpoint.cli.grammar import EXIT_CODES
 from setpoint.cli.terminal import one_line, styled
-from setpoint.cli.wording import dollars, moment_ms, progress_said, span
+from setpoint.cli.wording import dollars, moment_ms, open_ticket, progress_said, span
 from setpoint.engine.journal import timestamp
 from setpoint.kernel.events import (
     ClaimRejected,
@@ -141,6 +141,11 @@ def _next(account: Account) -> dict[str, Any]:
             assert record.question is not None
             what = f"waiting for an answer to {record.question.question_id}: {record.question.question}"
             return _step(what, [f'setpoint answer {name} "..."', f"setpoint resume {name}"], "no deadline")
+        case "waiting" if (ticketed := open_ticket(record)) is not None:
+            what = f"waiting for people's yes to {ticketed.ticket_id}; without one it is a no"
+            how = [f"setpoint {verb} {ticketed.ticket_id}" for verb in ("approvals show", "approve", "deny")]
+            until = f"expires {timestamp(ticketed.expires_at_ms)}"
+            return _step(what, [*how, f"setpoint resume {name}"], until)
         case "paused" if record.pause_reason in ("turns", "tokens", "usd", "wall"):
             what = f"paused, since the {record.pause_reason} budget does not allow another turn; a person can allow it"
             amount = {"turns": "10", "tokens": "100000", "usd": "1.00", "wall": "10m"}[record.pause_reason]

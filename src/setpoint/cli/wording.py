@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from setpoint.kernel.events import Event, ToolIntent
-from setpoint.kernel.record import UNKNOWN_PROGRESS, Record
+from setpoint.kernel.record import UNKNOWN_PROGRESS, Record, Ticketed
 from setpoint.kernel.spelling import one_line
 
 _PASSWORD = re.compile(r"(?<=[^/:]:)[^/@:]+(?=@)|(?<=[?&]password=)[^&]*")
@@ -81,7 +81,15 @@ def status(record: Record, *, owned: bool) -> str:
         return "asks"
     if record.state == "PAUSED":
         return "paused"
+    if open_ticket(record) is not None and not owned:
+        return "waiting"
     return "running" if owned else "interrupted"
+
+
+def open_ticket(record: Record) -> Ticketed | None:
+    """The approval that a trajectory waits for."""
+    ticketed = record.ticket if record.state == "AWAITING_APPROVAL" else None
+    return ticketed if ticketed is not None and not ticketed.outcome else None
 
 
 def event_said(event: Event) -> str:
