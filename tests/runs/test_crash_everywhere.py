@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from setpoint.app.runs import RunOutcome, Runs
 from setpoint.kernel.effects import CannotTell, EffectNotSent
 from setpoint.testing import FakeEffector, Trouble
 
-from .harness import Order, Scene, State, effect, every_crash, shop
+from .harness import Order, Scene, State, effect, every_crash, play, shop
 
 
 def three(*, fails_at_four: bool = False, **troubles: Any) -> Scene:
@@ -257,8 +258,28 @@ def test_what_only_a_person_can_tell_is_not_done_again_before_they_have(name: st
         assert sum(sent.effects.values()) <= 1
 
 
-@pytest.mark.parametrize("name", ["plain", "lost replies", "saga", "beside, one declined, one lost", "child", "map"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain",
+        "lost replies",
+        "saga",
+        "beside, one declined, one lost",
+        "map",
+        "parent fails behind its child",
+        "reported later",
+    ],
+)
 def test_the_same_over_a_file(name: str, tmp_path: Path) -> None:
     """R049 R050"""
-    for n, calm, crashed in every_crash(SCENES[name], tmp_path):
+    for n, calm, crashed in every_crash(SCENES[name], tmp_path, step=2):
         check(name, n, calm, crashed)
+
+
+@pytest.mark.parametrize("name", [name for name in SCENES if name not in TOLD])
+def test_who_takes_it_up_may_die_as_well(name: str) -> None:
+    """R051 R191"""
+    calm = asyncio.run(play(SCENES[name], None))
+    for n in range(2, calm.events, 2):
+        for more in (1, 2, 3, 5):
+            check(name, n, calm, asyncio.run(play(SCENES[name], None, n, more, more + 1)))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from setpoint.adapters.stores import open_log
+from setpoint.adapters.stores.memory import MemoryLog
 from setpoint.app.capability import Context, Later, capability
 from setpoint.app.runs import RunOutcome
 from setpoint.kernel.effects import CannotTell, DidNotHappen, EffectNotSent
@@ -534,3 +535,70 @@ def _any_story(chance: random.Random) -> None:
         assert all(count <= 1 for count in world.effects.values()), f"{name}: {world.effects}\n{what}"
         wanted = {f"{name}:A-1": 1} if played.ending.state == "COMPLETED" else {}
         assert world.standing == wanted, f"{name}: {world.standing}\n{what}"
+
+
+def test_a_call_that_the_store_held_up_for_too_long_is_not_sent_any_more():
+    """R139: how long it may still arrive is counted from its intent, so whoever settles it may believe that."""
+
+    async def body() -> None:
+        clock = FakeClock()
+
+        class Slow(MemoryLog):
+            held_up_ms = 1_500
+
+            async def append(self, lease: Any, expected: Any, events: Any, **more: Any) -> Any:
+                head = await super().append(lease, expected, events, **more)
+                if any(event.type == "EffectQueued" for event in events):
+                    clock.advance(self.held_up_ms)
+                    self.held_up_ms = 0
+                return head
+
+        world = FakeEffector()
+        app, flow = chain(("one", effect("one", world)))
+        stage = Stage(flow, app=app, log=Slow(clock.now_ms), clock=clock)
+        assert (await stage.run()).record.state == "COMPLETED"
+        assert [fact.status for fact in stage.facts("EffectDelivered")] == ["not_sent", "done"]
+        assert world.deliveries == ["one:A-1"]
+
+    asyncio.run(body())
+
+
+def test_a_report_that_comes_while_the_probe_looks_wins():
+    """R181 R053: the probe's ledger lags behind; what it says must not send anything again."""
+
+    async def body() -> None:
+        world = FakeEffector()
+        looking, heard = asyncio.Event(), asyncio.Event()
+        stage: Any = None
+
+        async def look(ctx: Context) -> Any:
+            looking.set()
+            await heard.wait()
+            return DidNotHappen()
+
+        @capability(effect="keyed", key=lambda a: f"one:{a.order}", probe=look)
+        async def ship(ctx: Context, order: str) -> dict[str, Any]:
+            await world.perform(ctx.key, {"order": order})
+            return Later(60_000)  # type: ignore[return-value]
+
+        @capability(effect="read")
+        async def other(ctx: Context, order: str) -> str:
+            await looking.wait()
+            stage.runs.tell(RUN, "result", {"key": "one:A-1", "result": RECEIPT}, by="carrier")
+            return order
+
+        def seen(state: State) -> dict[str, Any]:
+            heard.set()
+            return {"count": 1}
+
+        app = shop()
+        left = app.fragment("left", state=State).capability("ship", ship, into="one")
+        right = app.fragment("right", state=State).sleep("a-while", "60s")
+        right = right.capability("other", other, into="seen").step("seen", seen)
+        flow = app.workflow("flow", input=Order, state=State).parallel("both", {"left": left, "right": right})
+        stage = Stage(flow, app=app)
+        outcome = await stage.run()
+        assert outcome.record.state == "COMPLETED" and world.deliveries == ["one:A-1"]
+        assert looking.is_set() and outcome.output["one"] == RECEIPT
+
+    asyncio.run(body())

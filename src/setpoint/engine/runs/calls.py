@@ -10,7 +10,7 @@ transaction, and sending comes after it, so a crash before it sends nothing and 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from setpoint.engine.runs.approving import require_approval, ticket_for
@@ -231,6 +231,7 @@ async def _send(calling: Calling, arguments: Values, key: str, claim: str, *, ag
         compensator=contract.name if contract.has_compensator else "",
         ticket_id=ticket.ticket_id if ticket is not None and ticket.outcome == "granted" else "",
     )
+    began_ms = hand.clock.monotonic_ms()
     context = calling.context(key, attempt)
     statements = run_code(hand, calling.path, "the statements", calling.effector.statements, context, arguments)
     try:
@@ -239,7 +240,9 @@ async def _send(calling: Calling, arguments: Values, key: str, claim: str, *, ag
         await hand.journal.write(intent, claims=(claim,), is_first=again is None)
     except DuplicateEffect as fault:
         return await _reuse(calling, encoded, key, claim, fault.holder)
-    outcome, took_ms = await _perform(calling, arguments, key, attempt)
+    # How long it may still arrive is counted from the intent: what the store takes of that time, the call has less.
+    held_up_ms = hand.clock.monotonic_ms() - began_ms
+    outcome, took_ms = await _perform(calling, arguments, key, attempt, held_up_ms)
     return await _record(calling, outcome, intent, took_ms)
 
 
@@ -260,17 +263,24 @@ async def _with_the_log(calling: Calling, intent: EffectQueued, statements: Any,
         raise Fails("Declined", f"{calling.path}: {fault.message}") from fault
 
 
-async def _perform(calling: Calling, arguments: Values, key: str, attempt: int) -> tuple[EffectOutcome | Later, int]:
-    """One dispatch, under its timeout. Whatever comes of it is an outcome; only cancellation passes through."""
+async def _perform(
+    calling: Calling, arguments: Values, key: str, attempt: int, held_up_ms: int = 0
+) -> tuple[EffectOutcome | Later, int]:
+    """One dispatch, under what is left of its timeout. Whatever comes of it is an outcome; only cancellation passes
+    through."""
     hand, contract = calling.hand, calling.contract
+    left_ms = contract.timeout_ms - held_up_ms
+    if left_ms <= 0:
+        return NotSent(f"{contract.name} was held up for {held_up_ms} ms before it could be sent", is_up=True), 0
     began = hand.clock.monotonic_ms()
     outcome: EffectOutcome | Later
     try:
-        async with asyncio.timeout(contract.timeout_ms / 1000):
-            result = await calling.effector.perform(calling.context(key, attempt), arguments)
+        async with asyncio.timeout(left_ms / 1000):
+            context = replace(calling.context(key, attempt), timeout_ms=left_ms)
+            result = await calling.effector.perform(context, arguments)
         outcome = result if isinstance(result, Later) else Done(result)
     except TimeoutError:
-        reason = f"{contract.name} gave no answer within {contract.timeout_ms} ms"
+        reason = f"{contract.name} gave no answer within {left_ms} ms"
         outcome = InDoubt(reason) if contract.is_effect else NotSent(reason)
     except Exception as error:  # noqa: BLE001  # a capability may raise anything, and none of it may end the worker
         outcome = outcome_of(error, contract.effect)
