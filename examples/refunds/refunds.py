@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel
 
-from setpoint import App, CannotTell, Context, DidNotHappen, Happened, RetryPolicy, Runtime, capability
+from setpoint import App, CannotTell, Context, DidNotHappen, Happened, RetryPolicy, RunOutcome, Runtime, capability
 from setpoint.adapters.effectors.http import HttpClient, wire_key
 from setpoint.app.session import Hydrating
 
@@ -253,17 +253,31 @@ async def main() -> int:
         Runtime.open(given.store, app, services={"bank": bank}, models=models) as runtime,
     ):
         if given.say is not None:
-            session = await runtime.session(given.principal, principal=given.principal)
-            reply = await runtime.turn(support, session, given.say)
-            for taken in reply.actions:
-                print(f"{taken.action}: {taken.status} {taken.reason}".rstrip())
-            print(reply.text or reply.reason)
-            return reply.exit_code
+            return await say(runtime, given.principal, given.say)
         if given.order is None:
-            await runtime.runs.work(until_idle=True)
-            return 0
+            return await go_on(runtime)
         asked = RefundInput(order_id=given.order, asked_cents=given.cents)
-        outcome = await runtime.run(refund, asked, principal=given.principal)
+        return told(await runtime.run(refund, asked, principal=given.principal))
+
+
+async def say(runtime: Runtime, principal: str, text: str) -> int:
+    """Give the support agent a customer's message, and tell what it did and what it says."""
+    session = await runtime.session(principal, principal=principal)
+    reply = await runtime.turn(support, session, text)
+    for taken in reply.actions:
+        print(f"{taken.action}: {taken.status} {taken.reason}".rstrip())
+    print(reply.text or reply.reason)
+    return reply.exit_code
+
+
+async def go_on(runtime: Runtime) -> int:
+    """Go on with every run that is open. (`runtime.runs.work()` is a worker, which does so for ever.)"""
+    open_runs = [run.stream for run in runtime.log.streams("run") if not runtime.runs.record(run.stream).is_terminal]
+    return max([told(await runtime.runs.wait(run_id)) for run_id in open_runs], default=0)
+
+
+def told(outcome: RunOutcome) -> int:
+    """Print what a run came to, or where it stands. Its exit code: 13 waits for a person."""
     record = outcome.record
     print(json.dumps(outcome.output or {"run": record.run_id, "state": record.state, "message": record.message}))
     return outcome.exit_code

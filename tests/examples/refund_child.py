@@ -80,6 +80,7 @@ async def obey(command: dict[str, Any]) -> dict[str, Any]:
             "state": record.state,
             "reason": record.reason,
             "output": outcome.output,
+            "types": [stored.type for stored in log.read(record.run_id)],
             "events": log.events,
             "appends": log.appends,
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import subprocess
@@ -24,6 +25,7 @@ from tests.examples.refund_desk import (
 )
 
 from setpoint.app.runs import RunOutcome
+from setpoint.demo.refund import refunds
 from setpoint.demo.refund.bank import Bank
 
 pytestmark = pytest.mark.timeout(400)  # dozens of processes, each of which syncs; the machine may do other things
@@ -79,6 +81,20 @@ def test_a_kill_at_every_event_of_an_agent_s_turn_makes_no_second_refund(place: 
             assert told == {name: whole[name] for name in told}, kill
         assert paid(bank) == {f"O-{n}": 1000 + n for n in range(1, len(marks) + 2)}
         assert bank.requests == 2 * (len(marks) + 1)
+
+
+def test_the_program_itself_goes_on_with_what_is_open(place: Path) -> None:
+    """B3: killed just before the payment left, so that nobody can tell at once; it waits until it can."""
+    with Bank(place / "bank.db", many(2)) as bank, Children(place, bank) as children:
+        types = children.run(order="O-1", run="rn-1")["types"]
+        kill = ["event", types.index("EffectQueued") + 1]
+        assert children.run(order="O-2", run="rn-2", kill=kill) == {"signal": 9}
+        assert paid(bank) == {"O-1": 1001}
+        program = [sys.executable, refunds.__file__, "--bank", bank.url, "--store", store_of(place)]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["refunded_cents"] == 1002
+        assert paid(bank) == {"O-1": 1001, "O-2": 1002}
 
 
 PAID_BY = 8
