@@ -14,14 +14,18 @@ from tests.agents.shop import Shop
 
 from setpoint.adapters.stores.sqlite import SqliteLog
 from setpoint.app.sessions import TurnReply
+from setpoint.kernel.keys import digest
 from setpoint.testing import Crash, CrashingLog, FakeClock, FakeEffector, call, reply
 
 ROOT = Path(__file__).parents[2]
+RETURN = "rn-" + digest(["session:customer-17", 1, 1, 0])[7:23]
+"""The run that the second reply starts: its id is fixed by its place."""
 REPLIES = [
     reply(call("start_workflow_refund", order_id="A-1001"), call("start_workflow_refund", order_id="A-1002")),
     reply(call("start_workflow_return", order_id="A-1001")),
     reply(call("cancel", run="rn-0")),
-    reply(call("answer_user", text="Two refunds; please send a photo.")),
+    reply(call("provide_input_return_photo", run=RETURN, payload="p.jpg")),
+    reply(call("answer_user", text="Two refunds; exchange or voucher?")),
 ]
 TEXT = "Refund A-1001 and A-1002, and I return A-1001"
 
@@ -55,14 +59,15 @@ def test_after_a_crash_at_any_event_nothing_is_done_twice_and_no_recorded_reply_
         recorded = _replies(shop, inner)
         shop.restart(inner)
         found = asyncio.run(_go_on(shop))
-        assert asked(shop)[before:] == list(range(recorded, 4)), at
+        assert asked(shop)[before:] == list(range(recorded, 5)), at
         assert (found.text, found.status) == (expected.text, expected.status), at
         assert [(one.action, one.status) for one in found.actions] == [
             (one.action, one.status) for one in expected.actions
         ], at
         assert shop.bank.effects == {"refund:A-1001": 1, "refund:A-1002": 1}, at
         assert len(shop.kit.run_ids()) == 3, at
-        assert _replies(shop, inner) == 4, at
+        assert _replies(shop, inner) == 5, at
+        assert shop.kit.runs.record(RETURN).signals == (), at
 
 
 async def _go_on(shop: Shop) -> TurnReply:

@@ -157,6 +157,7 @@ class AgentAtWork:
         self.recall = agent.recall
         self._workflows = {key[0]: workflows[key] for key in agent.workflows}
         self._view = view
+        self._digests = {name: program.definition.digest for name, (_, program) in self._workflows.items()}
         self._signals = _signals(agent, self._workflows)
 
     def terms(self, record: SessionRecord) -> AgentTerms:
@@ -196,7 +197,7 @@ class AgentAtWork:
         return _PLAIN.dump_python(dict(function(self._view(record))), mode="json")
 
     def _startable(self, name: str, record: SessionRecord) -> Startable:
-        workflow, program = self._workflows[name]
+        workflow, _ = self._workflows[name]
         schema = workflow.input_fields.schema
         filled = self._filled(name, record)
         properties = {field: value for field, value in schema["properties"].items() if field not in filled}
@@ -210,7 +211,7 @@ class AgentAtWork:
             said["$defs"] = schema["$defs"]
         return Startable(
             workflow=name,
-            definition=program.definition.digest,
+            definition=self._digests[name],
             schema=said,
             description=f"Start the workflow {name}. {schema.get('description', '')}".strip(),
             scopes=self.agent.scopes.get(name, ()),

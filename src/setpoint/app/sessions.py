@@ -317,7 +317,6 @@ class Sessions:
 
     async def _see_through(self, journal: SessionJournal, agent: str) -> None:
         at_work = self._at_work(agent)
-        await journal.write()
         hand = SessionHand(
             journal, self.clock, at_work, self, self._proposers(at_work.agent), self._hydrate, self._slots
         )

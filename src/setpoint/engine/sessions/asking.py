@@ -19,7 +19,7 @@ from setpoint.ports.proposer import Context
 
 
 async def ask_model(hand: SessionHand, context: Context) -> str:
-    """ "" when a reply is recorded, durably; else why no route gave one."""
+    """Why no route gave a reply. Nothing ("") when one did; it goes down with what is made of it."""
     why = "no model is left to ask"
     while hand.message.route_index < len(hand.proposers):
         proposer = hand.proposers[hand.message.route_index]
@@ -30,7 +30,7 @@ async def ask_model(hand: SessionHand, context: Context) -> str:
         match outcome:
             case Answered() as answered:
                 spilled = hand.journal.spill(encodable_json(answered.reply.document()))
-                await hand.journal.write(model_replied(proposer, answered, *spilled))
+                hand.journal.add(model_replied(proposer, answered, *spilled))
                 return ""
             case Failed() as failure:
                 why = f"{proposer.route} failed ({failure.fault.kind}): {encodable(failure.fault.message)[:500]}"

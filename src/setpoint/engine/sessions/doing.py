@@ -87,7 +87,7 @@ async def _tell(hand: SessionHand, intended: Acted, action: str, argument: Any) 
     by = hand.record.principal or hand.record.session_id
     why_not = hand.runs.tell(intended.run_id, action, argument, by=by, key=key)
     if why_not:
-        await hand.journal.write(ActionDone(ordinal=intended.ordinal, status="failed", text=encodable(why_not)[:600]))
+        hand.journal.add(ActionDone(ordinal=intended.ordinal, status="failed", text=encodable(why_not)[:600]))
         return
     await _pursue(hand, intended)
 
@@ -96,7 +96,7 @@ async def _pursue(hand: SessionHand, intended: Acted) -> None:
     """Work on the run as far as it comes, and record what there is to see."""
     await hand.runs.pursue(intended.run_id)
     text = hand.journal.spill_text(_seen(hand.runs.look(intended.run_id)))
-    await hand.journal.write(ActionDone(ordinal=intended.ordinal, status="done", text=text))
+    hand.journal.add(ActionDone(ordinal=intended.ordinal, status="done", text=text))
 
 
 def _seen(run: RunView | Ended) -> str:

@@ -1,5 +1,6 @@
 """One message, from its receipt to its answer: project, offer, ask, rule, do, observe, again; bounded by the budget.
 
+Two appends a round: what happened so far goes down before a model is asked, its reply together with what it intends.
 A recorded reply is never asked for again, and a recorded intent is carried out whatever crashed in between: the record
 alone says where to go on. Nothing a reply says has an effect unless ``kernel.actions.rule`` names an action.
 """
@@ -71,6 +72,7 @@ async def _ask(hand: SessionHand) -> None:
         return await end(hand, "budget_exhausted", over)
     hand.journal.add(built(context))
     hand.journal.add(ActionsOffered(version=now.version, actions=[action.name for action in actions]))
+    await hand.journal.write()  # what was said and done so far: a model may think for minutes
     if failed := await ask_model(hand, context):
         return await end(hand, "failed", failed)
     return None
