@@ -1,3 +1,3 @@
 """The version, in one place beside pyproject.toml; a test compares them."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"

@@ -13,17 +13,20 @@ EXIT_CODES: Final[dict[int, str]] = {
     10: "Only with `--detailed-exitcode`: `diff` or `plan` found something that is not met.",
     11: "The trajectory ended without meeting the task: `Stalled` (no route made progress), `RoutesExhausted` (no "
     "model had another proposal), `ContextTooLarge`, or a person ended it (`Cancelled`, `Killed`). The tree is as it "
-    "was. `setpoint why` names the open items, the last evidence and the next step.",
+    "was. `setpoint why` names the open items, the last evidence and the next step. A run: it failed and was taken "
+    "back, or a step of it has a bug and it is paused; mend it and `setpoint resume`.",
     12: "A rule said no before or at the end: the task's exposure demands evidence, isolation or a bound it does not "
     "have (`setpoint lint` names each gap), the machine cannot isolate at the task's tier (`setpoint doctor`), or the "
     "result brings no progress that may be committed.",
-    13: "The trajectory asked something or was paused. `setpoint answer` or `setpoint resume` goes on.",
+    13: "It asked something, waits for people's yes (`setpoint approvals`) or for a signal, or was paused. `setpoint "
+    "answer`, `approve`, `signal` or `resume` goes on.",
     14: "Turns, tokens, dollars or wall clock are used up, or the next call would use them up. A state that meets "
     "every check but is over budget is not accepted either.",
     15: "The user's tree changed in a path the task changed too, or a plan was made for another state, or the required "
-    "base commit is not checked out. Nothing was overwritten.",
-    16: "An outside effect may or may not have happened, and no probe can tell. No tool of this release has outside "
-    "effects, so nothing returns it yet.",
+    "base commit is not checked out. Nothing was overwritten. A run: another one owns the key of its effect, with "
+    "other arguments or under way; nothing was sent.",
+    16: "An outside effect may or may not have happened, and nothing the runtime may do can tell. `setpoint effects list "
+    "--open` names it; find out, and say so with `setpoint effects settle KEY --happened | --not-happened`.",
     17: "What the evidence rests on changed meanwhile: the workspace, the sealed files or the contract; or "
     "`certificate verify --workspace` found another state than the certified one.",
     18: "A check crashed, timed out, could not start or lost its report. Missing evidence is never a pass. Run "
