@@ -19,12 +19,15 @@ from setpoint.version import VERSION
 
 if TYPE_CHECKING:
     from setpoint.adapters.approvers.roster import Approver
+    from setpoint.app.agent import Agent, AgentBudget
     from setpoint.app.application import App
     from setpoint.app.capability import Capability, capability
     from setpoint.app.declare import criterion, invariant
     from setpoint.app.manifest import ManifestFault
     from setpoint.app.runs import RunOutcome
     from setpoint.app.runtime import Outcome, Runtime, SyncRuntime, open_runtime
+    from setpoint.app.session import Hydrating, HydrationFault, Session
+    from setpoint.app.sessions import TurnReply
     from setpoint.app.task import Task
     from setpoint.app.typed import DefinitionFault
     from setpoint.app.workflow import Fragment, InputFault, Workflow, approval_terms
@@ -67,6 +70,8 @@ __version__ = VERSION
 
 __all__ = [
     "VERSION",
+    "Agent",
+    "AgentBudget",
     "App",
     "Approver",
     "CannotTell",
@@ -88,6 +93,8 @@ __all__ = [
     "Fragment",
     "Happened",
     "HeadMoved",
+    "Hydrating",
+    "HydrationFault",
     "IllegalTransition",
     "InputFault",
     "IsolationUnavailable",
@@ -103,11 +110,13 @@ __all__ = [
     "RunOutcome",
     "Runtime",
     "SandboxFault",
+    "Session",
     "Statement",
     "StatementRefused",
     "StoreFault",
     "SyncRuntime",
     "Task",
+    "TurnReply",
     "UnknownTrajectory",
     "UsageFault",
     "Workflow",
@@ -121,6 +130,12 @@ __all__ = [
 ]
 
 _PLACES = {
+    "Agent": "setpoint.app.agent",
+    "AgentBudget": "setpoint.app.agent",
+    "Hydrating": "setpoint.app.session",
+    "HydrationFault": "setpoint.app.session",
+    "Session": "setpoint.app.session",
+    "TurnReply": "setpoint.app.sessions",
     "App": "setpoint.app.application",
     "Approver": "setpoint.adapters.approvers.roster",
     "CannotTell": "setpoint.kernel.effects",
