@@ -143,7 +143,7 @@ class Runs:
                     parent_node=parent_node,
                     runtime=VERSION,
                 ),
-                wake_ms=0,
+                wake_ms=self.clock.now_ms(),  # behind those that are due already
             )
         return run_id
 
@@ -167,7 +167,7 @@ class Runs:
             record = outcome.record
             if record.is_terminal:
                 return outcome
-            if open_children := [child for child in record.children.values() if self._child_outcome(child) is None]:
+            if open_children := [child for child in record.children.values() if self._is_open(child)]:
                 waited = [await self.wait(child, patience_ms=patience_ms, observer=observer) for child in open_children]
                 if any(child.record.is_terminal for child in waited):
                     continue
@@ -231,10 +231,19 @@ class Runs:
     def _take_due(
         self, at_once: int, on_fault: Callable[[str, Exception], None] | None, observer: Observer | None
     ) -> None:
-        room = at_once - len(self._active)
+        """Begin what is due, as far as there is room; behind those that are left alone there may be others."""
+        ailing = -1
+        while ailing < len(self._ailing):
+            ailing = len(self._ailing)
+            self._look_for_due(at_once - len(self._active), on_fault, observer)
+
+    def _look_for_due(
+        self, room: int, on_fault: Callable[[str, Exception], None] | None, observer: Observer | None
+    ) -> None:
         if room <= 0:
             return
-        for run_id, _ in self.log.due(KIND, self.clock.now_ms(), DUE_LOOKED_AT + len(self._active) + len(self._ailing)):
+        count = DUE_LOOKED_AT + len(self._active) + len(self._ailing)
+        for run_id, _ in self.log.due(KIND, self.clock.now_ms(), count):
             if room <= 0:
                 return
             if run_id in self._active or not self._is_ours(run_id):
@@ -385,6 +394,12 @@ class Runs:
             if record.is_terminal:
                 return record, self._outcome(record).output
         return None
+
+    def _is_open(self, child_id: str) -> bool:
+        """Whether a child is there and not over; one that its parent could not start is not there."""
+        with contextlib.suppress(UsageFault):
+            return not read_run(self.log, child_id)[0].is_terminal
+        return False
 
     def _ask_child(self, child_id: str, action: str) -> None:
         request = Request(action, "parent")
