@@ -7,12 +7,12 @@ from pathlib import Path
 from tests.docs.repository import DOCS, ROOT, generator
 
 generator()
-from docs_build.requirements import carriers, ids_in, load  # noqa: E402
+from docs_build.requirements import SUITES, carriers, ids_in, load  # noqa: E402
 
 
 def test_every_id_that_a_test_names_exists() -> None:
     known = {requirement.id for requirement in load(DOCS)[1]}
-    named = carriers(ROOT / "tests")
+    named = carriers(ROOT / "tests", ROOT / SUITES)
     assert set(named) <= known, {name: named[name] for name in set(named) - known}
 
 
@@ -39,6 +39,15 @@ def test_an_id_belongs_to_the_test_it_stands_in(tmp_path: Path) -> None:
         "R006": ["area/test_one.py"],
         "R007": ["area/test_one.py::test_three"],
     }
+
+
+def test_an_id_in_a_suite_that_adapters_inherit_counts(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "conformance").mkdir()
+    (tmp_path / "conformance" / "log.py").write_text(
+        'class LogSuite:\n    def test_one(self):\n        """It holds. R180"""\n'
+    )
+    assert carriers(tmp_path / "tests", tmp_path / "conformance") == {"R180": ["conformance/log.py::test_one"]}
 
 
 def test_only_whole_ids_count() -> None:

@@ -51,25 +51,30 @@ def postgres_url(postgres_server: Server) -> Iterator[str]:
         admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/state/log.db"
+
+
 @pytest.fixture(params=["sqlite", "memory", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return store_url(request, tmp_path)
+def url(request: pytest.FixtureRequest) -> str:
+    return store_url(request)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def sql_url(request: pytest.FixtureRequest) -> str:
     """A store that outlives its process and has room for tables of the user's own."""
-    return store_url(request, tmp_path)
+    return store_url(request)
 
 
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def store_url(request: pytest.FixtureRequest) -> str:
     match request.param:
         case "memory":
             return "memory:"
         case "postgres":
             return request.getfixturevalue("postgres_url")
         case _:
-            return f"sqlite:///{tmp_path}/state/log.db"
+            return request.getfixturevalue("sqlite_url")
 
 
 @pytest.fixture

@@ -33,15 +33,25 @@ def load(docs: Path) -> tuple[dict[str, str], list[Requirement]]:
     return document["sections"], found
 
 
-def carriers(tests: Path) -> dict[str, list[str]]:
-    """Id -> tests that carry it, as ``folder/test_file.py::test_name``; the file alone when it stands outside any."""
+SUITES = "src/setpoint/testing/conformance"
+"""Tests that adapters inherit; the classes in tests/ that run them over our own adapters hold none of their text."""
+
+
+def carriers(tests: Path, suites: Path | None = None) -> dict[str, list[str]]:
+    """Id -> tests that carry it, as ``folder/test_file.py::test_name``; the file alone when it stands outside any.
+
+    Those of ``suites`` are named ``conformance/file.py::test_name``.
+    """
     found: dict[str, set[str]] = defaultdict(set)
-    for path in sorted(tests.rglob("test_*.py")):
+    files = [(path, path.relative_to(tests)) for path in sorted(tests.rglob("test_*.py"))]
+    if suites is not None:
+        files += [(path, path.relative_to(suites.parent)) for path in sorted(suites.glob("*.py"))]
+    for path, shown in files:
         if path == tests / "docs" / "test_requirements.py":
             continue  # ids stand there as examples
         text = path.read_text(encoding="utf-8")
         spans = _test_functions(text)
-        where = path.relative_to(tests).as_posix()
+        where = shown.as_posix()
         for number, line in enumerate(text.splitlines(), 1):
             for name in ids_in(line):
                 owner = next((test for test, first, last in spans if first <= number <= last), "")
@@ -75,7 +85,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def requirements() -> str:
     sections, known = load(ROOT / "docs")
-    carried = carriers(ROOT / "tests")
+    carried = carriers(ROOT / "tests", ROOT / SUITES)
     status = {r.id: _status(r, carried) for r in known}
     counts = {word: list(status.values()).count(word) for word in ("tested", "missing", "not in this release")}
     blocks = [
@@ -99,7 +109,7 @@ def requirements() -> str:
             name = f"{cell(r.title)}<br>*{cell(r.note)}*" if r.note else cell(r.title)
             lines.append(f"| {r.id} | {name} | {mark} | {tests_said} |")
         blocks.append("\n".join(lines))
-    return page("Requirements and their tests", "`docs/requirements.toml` and `tests/`", *blocks)
+    return page("Requirements and their tests", f"`docs/requirements.toml`, `tests/` and `{SUITES}/`", *blocks)
 
 
 def _status(r: Requirement, carried: dict[str, list[str]]) -> str:
