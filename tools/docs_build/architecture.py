@@ -20,7 +20,7 @@ def architecture() -> str:
 def modules() -> str:
     """Each module of the folders that hold the ideas, with the first line of its docstring."""
     rows: list[tuple[str, str]] = []
-    for folder in ("kernel", "ports", "engine"):
+    for folder in ("kernel", "ports", "engine", "engine/runs", "engine/sessions"):
         for path in sorted((PACKAGE / folder).glob("*.py")):
             if path.stem != "__init__":
                 said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

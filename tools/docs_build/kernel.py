@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import inspect
-from typing import get_args
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
 
 from docs_build.markdown import code, page, prose, table
 from docs_build.words import REFUSALS
 from setpoint.kernel import limits as bounds
 from setpoint.kernel import ruling, transitions
 from setpoint.kernel.conditions import CONDITION_TYPES
+from setpoint.kernel.run_record import RUN_LEGAL
 
 
 def limits() -> str:
@@ -82,12 +84,13 @@ def state_table() -> str:
     return table(("state", "may become"), rows)
 
 
-def state_graph() -> str:
-    """The same as a Mermaid diagram."""
-    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> READY"]
-    for state, after in transitions.LEGAL.items():
-        lines += [f"    {state} --> {target}" for target in transitions.STATES if target in after]
-    lines += [f"    {state} --> [*]" for state in transitions.STATES if state in transitions.TERMINAL]
+def state_graph(legal: Mapping[Any, Iterable[Any]]) -> str:
+    """The table as a Mermaid diagram; what nothing follows has ended."""
+    first = next(iter(legal))
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first}"]
+    for state, after in legal.items():
+        lines += [f"    {state} --> {target}" for target in legal if target in after]
+    lines += [f"    {state} --> [*]" for state, after in legal.items() if not after]
     return "\n".join([*lines, "```"])
 
 
@@ -95,11 +98,14 @@ def states() -> str:
     conditions = "\n".join(f"- `{name}`" for name in CONDITION_TYPES)
     return page(
         "States and conditions",
-        "`src/setpoint/kernel/transitions.py` and `conditions.py`",
+        "`src/setpoint/kernel/transitions.py`, `conditions.py` and `run_record.py`",
         "A trajectory is in one state. The table is the only place that says which may follow which; the fold holds to "
         "it.",
-        state_graph(),
+        state_graph(transitions.LEGAL),
         state_table(),
+        "## Runs of workflows\n\nA run that waits is RUNNING: what it waits for is in its record. It is PAUSED when only "
+        "a person can say how to go on, and UNWINDING while what it did is taken back.",
+        state_graph(RUN_LEGAL),
         "## Conditions\n\nPeople are shown conditions instead of a state: each has a status (`True`, `False`, "
         "`Unknown`), a reason, a message, the number of events it rests on and the time of the newest.\n\n"
         + conditions,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
+from types import ModuleType
 from typing import Any
 
 import msgspec
 
 from docs_build.markdown import code, page, prose, table
-from setpoint.kernel import events
+from setpoint.kernel import events, run_events, session_events
 
 _FIELD = re.compile(r"^    (\w+): (.+?)(?: = (.+?))?(?:  # (.*))?$")
 _EXAMPLE = """```json
@@ -21,8 +22,8 @@ _EXAMPLE = """```json
 def page_of_events() -> str:
     blocks = [
         (
-            "A trajectory is a stream of events; its state is what folding them gives. The envelope is the same "
-            "in the store, on standard output (`--json`) and in exports:"
+            "A trajectory is a stream of events, and so is a run or a session; its state is what folding them gives. "
+            "The envelope is the same in the store, on standard output (`--json`) and in exports:"
         ),
         _EXAMPLE,
         (
@@ -39,15 +40,22 @@ def page_of_events() -> str:
             section = _sections()[name]
             blocks.append(f"## {section}")
         blocks.append(_event(name, cls))
+    for section, module in (("Runs of workflows", run_events), ("Sessions", session_events)):
+        blocks.append(f"## {section}")
+        blocks += [_event(name, cls) for name, cls in _structs(module) if issubclass(cls, events.Event)]
     blocks.append("## Parts of events")
-    blocks += [_event(name, part) for name, part in _parts()]
-    return page("Events", "`src/setpoint/kernel/events.py`", *blocks)
+    parts = {name: cls for module in _MODULES for name, cls in _structs(module) if not issubclass(cls, events.Event)}
+    blocks += [_event(name, part) for name, part in parts.items()]
+    return page("Events", "`src/setpoint/kernel/events.py`, `run_events.py` and `session_events.py`", *blocks)
 
 
-def _parts() -> list[tuple[str, type[Any]]]:
-    """The structs that events are made of, in the order of the source."""
-    structs = [(name, v) for name, v in vars(events).items() if isinstance(v, type) and issubclass(v, msgspec.Struct)]
-    return [(name, value) for name, value in structs if not issubclass(value, events.Event)]
+_MODULES = (events, run_events, session_events)
+
+
+def _structs(module: ModuleType) -> list[tuple[str, type[Any]]]:
+    """The structs a module defines, in the order of its source."""
+    found = [(name, v) for name, v in vars(module).items() if isinstance(v, type) and issubclass(v, msgspec.Struct)]
+    return [(name, value) for name, value in found if value.__module__ == module.__name__]
 
 
 def _event(name: str, cls: type[Any]) -> str:

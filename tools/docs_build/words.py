@@ -25,8 +25,8 @@ EXIT_CODES: Final[dict[int, str]] = {
     15: "The user's tree changed in a path the task changed too, or a plan was made for another state, or the required "
     "base commit is not checked out. Nothing was overwritten. A run: another one owns the key of its effect, with "
     "other arguments or under way; nothing was sent.",
-    16: "An outside effect may or may not have happened, and nothing the runtime may do can tell. `setpoint effects list "
-    "--open` names it; find out, and say so with `setpoint effects settle KEY --happened | --not-happened`.",
+    16: "An outside effect may or may not have happened, and nothing the runtime may do can tell. `setpoint effects "
+    "list --open` names it; find out, and say so with `setpoint effects settle KEY --happened | --not-happened`.",
     17: "What the evidence rests on changed meanwhile: the workspace, the sealed files or the contract; or "
     "`certificate verify --workspace` found another state than the certified one.",
     18: "A check crashed, timed out, could not start or lost its report. Missing evidence is never a pass. Run "

@@ -1,4 +1,4 @@
-"""What an agent's model sees: a projection of the session, never a transcript (DESIGN 7).
+"""What an agent's model sees: a projection of the session, never a transcript.
 
 Root: instructions and the actions that are legal now. Trunk: what the agent's own projection gives of the session, and
 the public status of open runs. Leaf: the newest exchanges, the message, what came of this message's actions; all of it
