@@ -43,6 +43,7 @@ from setpoint.kernel.ticket import Ticket, decide, signed_bytes
 from setpoint.kernel.trajectory import fold
 from setpoint.phases.p3_gate.tools import BUILTIN
 from setpoint.ports.log import ZERO_HASH
+from setpoint.testing.clock import FakeClock
 from setpoint.testing.crash import Crash, CrashingLog, DiaryLog
 from setpoint.testing.replies import ScriptedReplies, call, claim, reply
 
@@ -201,6 +202,19 @@ def test_waiting_costs_no_turn_no_token_and_no_wall_clock() -> None:
         assert waiting.spent == spent and waiting.turn == 1
     rig.decide()
     assert rig.resume().finished_code == 0
+
+
+def test_the_time_before_the_wait_counts_and_the_wait_does_not() -> None:
+    """R127: the model call that led to the ticket is active time, also when another owner goes on."""
+    rig = office(MEND, clock=FakeClock(tick_ms=10))
+    parked = rig.start()
+    [started] = rig.events(TurnStarted)
+    assert parked.spent.elapsed_ms > started.elapsed_ms
+    rig.clock.advance(3_600_000)
+    rig.decide()
+    done = rig.resume()
+    assert parked.spent.elapsed_ms < done.spent.elapsed_ms < 3_600_000
+    assert rig.replayed().spent == done.spent
 
 
 @pytest.mark.parametrize(

@@ -264,6 +264,8 @@ class Replay:
 
     def _asked(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         turn, seq = self._turn, event["seq"]
+        self._elapsed_ms = max(self._elapsed_ms, data["elapsed_ms"])
+        self.used["wall_ms"] = max(self.used["wall_ms"], data["elapsed_ms"])
         data_bytes = self._payload(seq, data["ticket"])
         if data_bytes is None:
             return

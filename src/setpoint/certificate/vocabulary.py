@@ -158,6 +158,7 @@ REPLAYED: Final[dict[str, _Fields]] = {
         "action_digest": _STR,
         "expires_at_ms": _INT,
         "covers": _TEXT,
+        "elapsed_ms": _COUNT,
     },
     "ApprovalSigned": {
         "ticket_id": _STR,

@@ -113,6 +113,7 @@ async def _request(p: Pursuit, ticket: Ticket) -> None:
             ticket=p.journal.store(ticket_bytes(ticket)),
             action_digest=action_digest(ticket.capability, ticket.arguments, ticket.base_digest, ticket.policy_digest),
             expires_at_ms=ticket.expires_at_ms,
+            elapsed_ms=p.elapsed_ms(),
         )
     )
     if live is not None:

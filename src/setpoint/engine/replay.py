@@ -387,7 +387,7 @@ class _Clock:
         if self._tape.position < len(self._tape.events):
             stored = self._tape.events[self._tape.position]
             event = decode(stored.type, stored.data)
-            if isinstance(event, (TurnStarted, TurnEnded)):
+            if isinstance(event, (TurnStarted, TurnEnded, ApprovalRequested)):
                 return event.elapsed_ms - self._before
             if isinstance(event, Finished) and event.reason == "Budget:wall":
                 return 1 << 50

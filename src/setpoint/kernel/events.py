@@ -324,6 +324,7 @@ class ApprovalRequested(Event, frozen=True):
     action_digest: str
     expires_at_ms: int
     covers: str = ""  # path of the call it is asked for ahead of
+    elapsed_ms: int = 0  # active wall time of a trajectory so far: the wait that follows is not counted
 
 
 class ApprovalSigned(Event, frozen=True):

@@ -411,7 +411,8 @@ def _answered(record: Record, turn: int, event: QuestionAnswered) -> Record:
 def _requested(record: Record, turn: int, event: ApprovalRequested) -> Record:
     """The whole proposal waits, and holds nothing but this record (law L12)."""
     ticket = Ticketed(event.node, event.ticket_id, event.ticket, event.action_digest, event.expires_at_ms)
-    return replace(record, state=_to(record, "AWAITING_APPROVAL"), ticket=ticket)
+    spent = replace(record.spent, elapsed_ms=max(record.spent.elapsed_ms, event.elapsed_ms))
+    return replace(record, state=_to(record, "AWAITING_APPROVAL"), ticket=ticket, spent=spent)
 
 
 def _signed(record: Record, turn: int, event: ApprovalSigned) -> Record:

@@ -193,7 +193,10 @@ def _gather(facts: _Facts, stored: Stored, event: EventUnion) -> None:
             facts.permits.add((stored.turn, ordinal))
         case Refused(ordinal=ordinal):
             facts.refusals.add((stored.turn, ordinal))
-        case ApprovalRequested(ticket=ref) | ApprovalSigned(decision=ref, counts=True):
+        case ApprovalRequested(ticket=ref, elapsed_ms=elapsed_ms):
+            facts.used["wall_ms"] = max(facts.used["wall_ms"], elapsed_ms)
+            _need(facts, ref)
+        case ApprovalSigned(decision=ref, counts=True):
             _need(facts, ref)
         case ToolIntent(arguments_ref=ref):
             _need(facts, ref)
