@@ -103,8 +103,8 @@ def states() -> str:
         "it.",
         state_graph(transitions.LEGAL),
         state_table(),
-        "## Runs of workflows\n\nA run that waits is RUNNING: what it waits for is in its record. It is PAUSED when only "
-        "a person can say how to go on, and UNWINDING while what it did is taken back.",
+        "## Runs of workflows\n\nA run that waits is RUNNING: what it waits for is in its record. It is PAUSED when "
+        "only a person can say how to go on, and UNWINDING while what it did is taken back.",
         state_graph(RUN_LEGAL),
         "## Conditions\n\nPeople are shown conditions instead of a state: each has a status (`True`, `False`, "
         "`Unknown`), a reason, a message, the number of events it rests on and the time of the newest.\n\n"
