@@ -110,6 +110,18 @@ def test_two_processes_never_work_on_one_run(shop: Shop):
     assert shop.ledger() == [("pay", "refund:A-1")]
 
 
+def test_a_run_that_a_worker_was_faster_to_take_is_followed(shop: Shop):
+    first = shop.held_in_call("refund", "A-1")
+    second = shop.start_run("refund", "A-1")
+    assert second.stderr is not None
+    until(lambda: "is worked on by another process already" in second.stderr.readline())  # type: ignore[union-attr]
+    shop.let_go()
+    outputs = [process.communicate(timeout=20)[0] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert outputs[0] == outputs[1] and json.loads(outputs[1])["receipt"] == {"id": "refund:A-1"}
+    assert shop.ledger() == [("pay", "refund:A-1")]
+
+
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_leaves_the_run_in_the_log_and_says_how_to_go_on(shop: Shop, signum: int, code: int):
     process = shop.held_in_call("refund", "A-1", "--app", "shop.py")
@@ -243,3 +255,22 @@ def test_verbs_of_trajectories_say_so(shop: Shop):
         assert "A-1 is a run; this verb is for trajectories" in shop.run(*words, code=2).stderr
     assert "has no budget to raise" in shop.run("resume", "A-1", "--more-turns", "3", code=2).stderr
     assert "A-1" in shop.run("resume", "A-1").stderr, "one that is over is said again"
+
+
+def test_a_worker_knows_who_was_named_since_it_started_and_who_was_removed(shop: Shop):
+    """R126: a key that is withdrawn no longer counts."""
+    worker = shop.start("worker", "-v")
+    shop.run("approvers", "add", "anna", "--role", "ops")
+    shop.run_order("big", "A-1", "--as", "customer:17", code=13)
+    shop.run("approve", shop.ticket())
+    until(lambda: shop.json("get", "A-1")["status"] == "completed")
+    shop.run_order("two", "A-2", "--as", "customer:17", code=13)
+    shop.run("approve", shop.ticket())
+    until(lambda: shop.inside("events", "A-2", "--type", "ApprovalSigned"))
+    (shop.home / "approvers.yaml").unlink()
+    shop.run("approvers", "add", "bob", "--role", "finance")
+    told = shop.json("approve", shop.ticket())
+    assert told["ruling"]["missing"] == [["ops"]], "the same key again, and what it said as anna is nothing any more"
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=20)
+    assert shop.ledger() == [("pay", "refund:A-1")]

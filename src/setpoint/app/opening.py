@@ -69,12 +69,10 @@ class Equipment:
 
 def open_runs(app: App, log: Log, clock: Clock, owner: str, places: Places, services: Mapping[str, Any]) -> Runs:
     """The runs of an application. DefinitionFault when one of its workflows breaks an obligation."""
-    from setpoint.adapters.approvers.roster import Roster
-    from setpoint.app.approvers import read_approvers
+    from setpoint.app.current_roster import CurrentRoster
     from setpoint.app.runs import Runs
 
-    installed = read_approvers(places.approvers) if places.approvers.exists() else ()
-    roster = Roster([*installed, *app.approvers], clock)
+    roster = CurrentRoster(places.approvers, app.approvers, clock)
     return Runs(log, clock, owner, app.check(), roster, services, chance=random.random)
 
 

@@ -504,7 +504,8 @@ def help_text() -> str:
         "usage: setpoint [--store URL] VERB [arguments]",
         "",
         "Bring a workspace to a declared state with a model nobody has to trust: every change is ruled on,",
-        "run in a sandbox, judged by checks out of the model's reach, and kept only on evidence.",
+        "run in a sandbox, judged by checks out of the model's reach, and kept only on evidence. Run workflows",
+        "whose effects happen once, across crashes, lost replies and the days until somebody approves.",
     ]
     width = max(len(verb.name) for verb in VERBS)
     for group in _GROUPS:

@@ -122,7 +122,6 @@ def add(arguments: Namespace) -> int:
     else:
         say(printable(f"{approver.name} may approve as {', '.join(approver.roles)}: {path}"))
         talk(f"  with the key {approver.key}", "dim")
-        talk("  workers read the roster when they start: start those anew that are to know of it", "dim")
     return 0
 
 

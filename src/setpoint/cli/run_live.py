@@ -62,6 +62,10 @@ class RunWatch(Watch):
             self._positions[record.run_id] = self._before(event, record)
         self._news.set()
 
+    def look(self) -> None:
+        """Something may have been written by others."""
+        self._news.set()
+
     def _before(self, event: Event, record: RunRecord) -> tuple[int, str]:
         """The position before this owner's first event: everything from there on is news."""
         seq, prev = 0, ZERO_HASH

@@ -22,7 +22,7 @@ from setpoint.cli.run_live import RunWatch, until_said
 from setpoint.cli.terminal import Interrupted, one_line, printable, read_input, say, say_json, talk
 from setpoint.cli.wording import shown_url
 from setpoint.engine.runs.journal import read_run
-from setpoint.kernel.errors import ConflictFault, Fault, IllegalTransition, UsageFault
+from setpoint.kernel.errors import ConflictFault, Fault, IllegalTransition, LeaseLost, UsageFault
 from setpoint.kernel.flow import WaitFor, read_definition, walk
 from setpoint.kernel.keys import digest_bytes
 from setpoint.kernel.run_record import RunRecord
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from setpoint.app.application import App
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}")
+FOLLOW_S: Final = 0.1
+"""How long it may take to see that another worker let go of a run; a look costs one indexed read."""
 Begin = Callable[[Runtime], Awaitable[str]]
 """Says, and where needed first makes, the run that is worked on."""
 
@@ -107,7 +109,8 @@ def work_on(arguments: Namespace, app: App, begin: Begin, *, is_new: bool = Fals
                 _begin_showing(watch, runtime, run_id, is_new)
             record, _ = read_run(runtime.log, run_id)
             talk(f"{run_id}  {record.workflow} version {record.version}  for {printable(record.principal) or 'nobody'}")
-            outcome = await watch.during(runtime.runs.wait(run_id, observer=watch.observe_run))
+            working = _wait_or_follow if is_new else _wait
+            outcome = await watch.during(working(runtime, watch, run_id))
             say_outcome(arguments, runtime, outcome)
             return outcome.exit_code
 
@@ -116,6 +119,22 @@ def work_on(arguments: Namespace, app: App, begin: Begin, *, is_new: bool = Fals
     except Interrupted as end:
         left = f"; {named[0]} stands where its log ends. Go on with: {again(arguments, named[0])}" if named else ""
         raise Interrupted(end.signum, f"interrupted{left}") from None
+
+
+async def _wait(runtime: Runtime, watch: RunWatch, run_id: str) -> RunOutcome:
+    return await runtime.runs.wait(run_id, observer=watch.observe_run)
+
+
+async def _wait_or_follow(runtime: Runtime, watch: RunWatch, run_id: str) -> RunOutcome:
+    """As ``_wait``; where a worker on the same store was faster, see what it does until it lets go of the run."""
+    while True:
+        try:
+            return await _wait(runtime, watch, run_id)
+        except LeaseLost:
+            talk(f"{run_id} is worked on by another process already; this one waits for it", "dim")
+            while runtime.is_owned(run_id):
+                await asyncio.sleep(FOLLOW_S)
+                watch.look()
 
 
 def _begin_showing(watch: RunWatch, runtime: Runtime, run_id: str, is_new: bool) -> None:
