@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from setpoint.app.runs import RunOutcome
     from setpoint.app.runtime import Outcome, Runtime, SyncRuntime, open_runtime
     from setpoint.app.session import Hydrating, HydrationFault, Session
-    from setpoint.app.sessions import TurnReply
     from setpoint.app.task import Task
+    from setpoint.app.turn_reply import TurnReply
     from setpoint.app.typed import DefinitionFault
     from setpoint.app.workflow import Fragment, InputFault, Workflow, approval_terms
     from setpoint.engine.runs.hand import Fails
@@ -135,7 +135,7 @@ _PLACES = {
     "Hydrating": "setpoint.app.session",
     "HydrationFault": "setpoint.app.session",
     "Session": "setpoint.app.session",
-    "TurnReply": "setpoint.app.sessions",
+    "TurnReply": "setpoint.app.turn_reply",
     "App": "setpoint.app.application",
     "Approver": "setpoint.adapters.approvers.roster",
     "CannotTell": "setpoint.kernel.effects",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -53,6 +54,7 @@ class ReturnInput(BaseModel):
 class ReturnState(BaseModel):
     order_id: str
     photo: str | None = None
+    due: datetime.date | None = None
     wish: Literal["exchange", "voucher"] | None = None
 
 
@@ -90,9 +92,9 @@ class Shop:
             "support",
             **{
                 "instructions": "Help customers.",
-                "workflows": [self.refund, self.returning, self.adjust],
+                "workflows": [self.refund, self.returning, self.adjust, self.visit],
                 "context": lambda session: {"customer_tier": session.context.account_tier},
-                "signals": ["photo", "wish"],
+                "signals": ["photo", "wish", "due"],
                 "scopes": {"adjust": ["staff"]},
                 "fill": {
                     "adjust": lambda session: {
@@ -143,6 +145,9 @@ class Shop:
             app.workflow("return", input=ReturnInput, state=ReturnState)
             .wait_for("photo", timeout="7d", into="photo")
             .wait_for("wish", timeout="7d", into="wish")
+        )
+        self.visit = app.workflow("visit", input=ReturnInput, state=ReturnState).wait_for(
+            "due", timeout="7d", into="due"
         )
         self.adjust = app.workflow("adjust", input=AdjustInput, state=AdjustState).step("note", lambda state: {})
 

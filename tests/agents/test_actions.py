@@ -235,7 +235,25 @@ def test_input_and_choices_reach_the_run_that_waits_for_them_and_only_then():
     assert first.waiting_for == (f"{first.runs[0].run_id} of return: signal photo",)
     assert [one.reason for one in second.actions] == ["NOT_NOW", "SCHEMA", "NOT_NOW", "", "SCHEMA", "", ""]
     assert second.status == "completed"
-    assert second.runs[0].output == {"order_id": "A-1001", "photo": "x.jpg", "wish": "voucher"}
+    assert second.runs[0].output == {"order_id": "A-1001", "photo": "x.jpg", "due": None, "wish": "voucher"}
+
+
+def test_a_payload_that_the_state_would_not_take_is_refused_and_pauses_no_run():
+    shop = Shop([reply(call("start_workflow_visit", order_id="A-1")), reply(call("answer_user", text="When?"))])
+
+    async def play():
+        session = await shop.session()
+        run = (await shop.say("Come and see", session)).runs[0].run_id
+        shop.then(
+            reply(call("provide_input_visit_due", run=run, payload="next Tuesday")),
+            reply(call("provide_input_visit_due", run=run, payload="2026-02-03")),
+            reply(call("complete", text="See you.")),
+        )
+        return await shop.say("Next Tuesday", session)
+
+    answer = asyncio.run(play())
+    assert [one.reason for one in answer.actions] == ["INPUT", "", ""]
+    assert answer.runs[0].output["due"] == "2026-02-03"
 
 
 def test_a_run_can_be_cancelled_by_the_session_it_belongs_to():

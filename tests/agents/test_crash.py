@@ -13,7 +13,7 @@ import pytest
 from tests.agents.shop import Shop
 
 from setpoint.adapters.stores.sqlite import SqliteLog
-from setpoint.app.sessions import TurnReply
+from setpoint.app.turn_reply import TurnReply, read_reply
 from setpoint.kernel.keys import digest
 from setpoint.testing import Crash, CrashingLog, FakeClock, FakeEffector, call, reply
 
@@ -74,8 +74,8 @@ async def _go_on(shop: Shop) -> TurnReply:
     """The client sends its message again: the one that was begun is gone on with; one that is over is looked at."""
     record = shop.sessions.record("customer-17") if shop.log.head("session:customer-17").seq else None
     if record is not None and record.current is not None and not record.current.is_open:
-        async with shop.sessions._owned("customer-17") as journal:
-            return shop.sessions._reply(journal)
+        async with shop.sessions._owning.hold("customer-17") as journal:
+            return read_reply(journal, shop.sessions._reached)
     return await shop.say(TEXT, await shop.session())
 
 

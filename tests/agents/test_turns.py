@@ -10,6 +10,7 @@ from tests.agents.shop import Shop
 
 from setpoint.app.agent import Agent
 from setpoint.app.capability import Capability
+from setpoint.app.reached_runs import ReachedRuns
 from setpoint.app.workflow import Workflow
 from setpoint.kernel.errors import LeaseLost, ProposerFault
 from setpoint.kernel.events import Refused
@@ -378,7 +379,7 @@ def test_a_run_that_another_worker_has_taken_is_waited_for():
             raise refusals.pop()
         return await wait(run_id, **options)
 
-    shop.sessions.runs = _Standing(shop.kit.runs, taken)  # type: ignore[assignment]
+    shop.sessions._reached = ReachedRuns(_Standing(shop.kit.runs, taken))  # type: ignore[assignment]
     answer = asyncio.run(shop.say())
     assert answer.actions[0].message.startswith(f"{answer.runs[0].run_id} of refund is COMPLETED")
     assert shop.clock.slept == [50, 50, 50]

@@ -6,22 +6,24 @@ decided on, so that of two that decide at once one is told so and has done nothi
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from setpoint.app.agent import Agent, AgentAtWork, Models
-from setpoint.app.runs import RunOutcome, Runs
+from setpoint.app.reached_runs import LOOK_MS, TURN_PATIENCE_MS, ReachedRuns
+from setpoint.app.runs import Runs
 from setpoint.app.session import Hydrator, Session, hydrate
+from setpoint.app.turn_reply import ActionTaken, TurnReply, read_reply
 from setpoint.app.typed import DefinitionFault
 from setpoint.engine.control import Request, encode_request, read_request
 from setpoint.engine.sessions.hand import Ended, SessionHand
 from setpoint.engine.sessions.journal import KIND, Observer, SessionJournal, read_session, stream_of
+from setpoint.engine.sessions.owning import Owning, conflict
 from setpoint.engine.sessions.tokens import PromptTokens, prompt_tokens
 from setpoint.engine.sessions.turn import see_through
 from setpoint.engine.slots import ModelSlots
@@ -29,15 +31,11 @@ from setpoint.kernel import limits
 from setpoint.kernel.actions import Catalogue, RunView, catalogue, offered
 from setpoint.kernel.errors import (
     ConflictFault,
-    HeadMoved,
     IllegalTransition,
-    LeaseLost,
     StoreFault,
-    UnknownTrajectory,
     UsageFault,
 )
 from setpoint.kernel.keys import digest
-from setpoint.kernel.run_record import RunRecord
 from setpoint.kernel.session_events import MessageReceived, SessionOpened, SessionRenewed, decode
 from setpoint.kernel.session_record import SessionRecord
 from setpoint.kernel.spelling import encodable
@@ -52,48 +50,7 @@ if TYPE_CHECKING:
 
 EXPIRES = "24h"
 """How long a session lasts when the host does not say: a day's work."""
-TURN_PATIENCE_MS = 10_000
-"""How long a turn waits for timers of the runs it works on; somebody is looking at a screen meanwhile."""
-LOOK_MS = 50
-"""How often a run that another worker has is looked at: a pause nobody notices in an answer."""
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,127}")
-_CODES = {"answered": 0, "completed": 0, "waiting": 13, "refused": 12, "budget_exhausted": 14, "failed": 11}
-
-
-@dataclass(frozen=True, slots=True)
-class ActionTaken:
-    """One action the agent asked for and what became of it. ``status``: done | failed | refused."""
-
-    action: str
-    status: str
-    reason: str = ""
-    message: str = ""
-    run_id: str = ""
-    arguments: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class TurnReply:
-    """What a message came to. ``status``: answered | completed | waiting | refused | budget_exhausted | failed.
-
-    ``text`` is what the agent says to the user, and no statement of the runtime's: that is ``runs``.
-    """
-
-    text: str
-    status: str
-    reason: str = ""
-    actions: tuple[ActionTaken, ...] = ()
-    runs: tuple[RunOutcome, ...] = field(default=(), repr=False)
-    waiting_for: tuple[str, ...] = ()
-    turn: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    usd_micros: int = 0
-
-    @property
-    def exit_code(self) -> int:
-        """As of a command: 0 answered, 11 no model answered, 12 refused, 13 something is waited for, 14 budget."""
-        return 13 if self.waiting_for and self.status in ("answered", "completed") else _CODES[self.status]
 
 
 @dataclass(slots=True)
@@ -110,10 +67,13 @@ class Sessions:
     _agents: dict[str, AgentAtWork] = field(default_factory=dict[str, AgentAtWork], init=False)
     _opened: dict[str, Proposer] = field(default_factory=dict[str, Proposer], init=False)
     _slots: ModelSlots = field(init=False)
-    _busy: set[str] = field(default_factory=set[str], init=False)
+    _reached: ReachedRuns = field(init=False)
+    _owning: Owning = field(init=False)
 
     def __post_init__(self) -> None:
         self._slots = ModelSlots(self.runs.clock)
+        self._reached = ReachedRuns(self.runs, self.patience_ms)
+        self._owning = Owning(self.runs.log, self.runs.clock, self.runs.owner, self.observer)
         programs = {
             (program.definition.name, program.definition.version): program for program in self.runs.programs.values()
         }
@@ -169,7 +129,7 @@ class Sessions:
             if not self._wants_writing(record, scopes, expires):
                 return self._view(record)
         try:
-            async with self._owned(session_id) as journal:
+            async with self._owning.hold(session_id) as journal:
                 self._open_or_renew(journal, principal, tenant, scopes, expires)
                 if not journal.record.is_expired(self.clock.now_ms()):
                     await self._hydrate(journal)
@@ -187,11 +147,11 @@ class Sessions:
                 break
             await self.clock.sleep_ms(LOOK_MS)
         else:
-            raise _conflict(session_id, "it is being opened, and that takes too long")
+            raise conflict(session_id, "it is being opened, and that takes too long")
         record, _ = read_session(self.log, session_id)
         _refuse_other(record, principal, tenant)
         if scopes is not None and set(scopes) != set(record.scopes):
-            raise _conflict(session_id, "its scopes cannot be changed in the middle of a turn; open it again later")
+            raise conflict(session_id, "its scopes cannot be changed in the middle of a turn; open it again later")
         return self._view(record)
 
     def _wants_writing(self, record: SessionRecord, scopes: Sequence[str] | None, expires: str | None) -> bool:
@@ -243,7 +203,7 @@ class Sessions:
             raise UsageFault("the message is empty; nothing was asked")
         if len(text) > limits.MESSAGE_BYTES_MAX:
             raise UsageFault(f"the message has {len(text)} characters; it may have {limits.MESSAGE_BYTES_MAX}")
-        async with self._owned(session.id) as journal:
+        async with self._owning.hold(session.id) as journal:
             known = journal.record
             message, said = known.current, digest(encodable(text))
             is_same = message is not None and (message.agent, message.digest, message.key) == (agent.name, said, key)
@@ -257,14 +217,14 @@ class Sessions:
                 self._receive(journal, at_work, text, key=key)
                 await self._see_through(journal, agent.name)
             session.moved_to(journal.record)
-            return self._reply(journal)
+            return read_reply(journal, self._reached)
 
     async def resume(self, session_id: str) -> TurnReply | None:
         """Go on with a session: a turn that was left in the middle, an answer of the operator's, a run that went on.
 
         None when there is nothing that its agent has not seen.
         """
-        async with self._owned(session_id) as journal:
+        async with self._owning.hold(session_id) as journal:
             message = journal.record.current
             if message is None:
                 return None
@@ -274,7 +234,7 @@ class Sessions:
                     return None
                 self._receive(journal, self._at_work(message.agent), news, by="runtime")
             await self._see_through(journal, message.agent)
-            return self._reply(journal)
+            return read_reply(journal, self._reached)
 
     def answer(self, session_id: str, text: str, *, by: str) -> None:
         """Answer what an agent has asked the operator; its next turn, or ``resume``, sees it. IllegalTransition when
@@ -311,14 +271,14 @@ class Sessions:
         if record.question is not None and any(read_request(data).action == "answer" for _, _, data in unread):
             lines.append("The operator has answered the question.")
         for run_id in record.runs:
-            if isinstance(run := self._look(run_id), Ended):
+            if isinstance(run := self._reached.look(run_id), Ended):
                 lines.append(f"{run.run_id} of {run.workflow} is {run.state}.")
         return "\n".join(lines)
 
     async def _see_through(self, journal: SessionJournal, agent: str) -> None:
         at_work = self._at_work(agent)
         hand = SessionHand(
-            journal, self.clock, at_work, self, self._proposers(at_work.agent), self._hydrate, self._slots
+            journal, self.clock, at_work, self._reached, self._proposers(at_work.agent), self._hydrate, self._slots
         )
         await see_through(hand)
 
@@ -346,99 +306,6 @@ class Sessions:
         """The first of these models, opened when it is first needed."""
         return lambda: self._proposer(models[0]) if models else None
 
-    # Owning
-
-    @contextlib.asynccontextmanager
-    async def _owned(self, session_id: str) -> AsyncIterator[SessionJournal]:
-        """The session under a lease. ConflictFault when somebody else has it, or takes it."""
-        stream = stream_of(session_id)
-        if session_id in self._busy:
-            raise _conflict(session_id, "this process is working on another message of it")
-        self._busy.add(session_id)
-        try:
-            try:
-                lease = self.log.claim(stream, self.runs.owner, limits.LEASE_TTL_MS)
-            except UnknownTrajectory:
-                raise UnknownTrajectory(f"there is no session {session_id} in this store") from None
-            except LeaseLost as fault:
-                raise _conflict(session_id, fault.message) from fault
-            record, head = SessionRecord(session_id=session_id), self.log.head(stream)
-            if head.seq:
-                record, head = read_session(self.log, session_id)
-            journal = SessionJournal(self.log, self.clock, lease, head, record, self.observer)
-            beat = asyncio.create_task(_keep(journal))
-            try:
-                yield journal
-            except (LeaseLost, HeadMoved) as fault:
-                raise _conflict(session_id, fault.message) from fault
-            finally:
-                beat.cancel()
-                with contextlib.suppress(LeaseLost, StoreFault):
-                    self.log.release(journal.lease)
-        finally:
-            self._busy.discard(session_id)
-
-    # Runs, as a session reaches them (engine.sessions.hand.SessionRuns)
-
-    def look(self, run_id: str) -> RunView | Ended:
-        return self._look(run_id)
-
-    def _look(self, run_id: str) -> RunView | Ended:
-        outcome = self.runs.outcome(run_id)
-        record = outcome.record
-        if not record.is_terminal:
-            return _view_of(record)
-        return Ended(
-            run_id,
-            record.workflow,
-            record.state,
-            record.reason,
-            record.message,
-            record.finished_code,
-            outcome.output,
-            record.spent.input_tokens,
-            record.spent.output_tokens,
-            record.spent.usd_micros,
-        )
-
-    async def start(self, run_id: str, definition: str, arguments: dict[str, Any], record: SessionRecord) -> None:
-        program = self.runs.programs.get(definition)
-        if program is None:
-            raise UsageFault(
-                f"run {run_id} was to start the definition {definition[:19]}, which this application does not declare",
-                hint="Keep the old version of the workflow declared until its sessions have gone on.",
-            )
-        given, state = program.begin(arguments)
-        await self.runs.start(
-            program,
-            given,
-            state,
-            run_id=run_id,
-            principal=record.principal,
-            tenant=record.tenant,
-            scopes=record.scopes,
-            session=record.session_id,
-        )
-
-    async def pursue(self, run_id: str) -> None:
-        left = self.patience_ms
-        while True:
-            try:
-                await self.runs.wait(run_id, patience_ms=left)
-                return
-            except LeaseLost:  # another worker has it: see what that one comes to
-                if left <= 0:
-                    return
-                await self.clock.sleep_ms(LOOK_MS)
-                left -= LOOK_MS
-
-    def tell(self, run_id: str, action: str, argument: Any, *, by: str, key: str) -> str:
-        try:
-            self.runs.tell(run_id, action, argument, by=by, key=key)
-        except UsageFault as fault:  # it has ended, or the payload is too large
-            return fault.message
-        return ""
-
     # Looking
 
     def record(self, session_id: str) -> SessionRecord:
@@ -456,7 +323,7 @@ class Sessions:
     def actions(self, agent: Agent, session: Session) -> Catalogue:
         """What the agent would be offered now, and the version of the state that it is offered in."""
         record = self.record(session.id)
-        runs = [view for run_id in record.runs if isinstance(view := self._look(run_id), RunView)]
+        runs = [view for run_id in record.runs if isinstance(view := self._reached.look(run_id), RunView)]
         found = catalogue(record, runs, self._at_work(agent.name).terms(record))
         is_expired = record.is_expired(self.clock.now_ms())
         return Catalogue(found.version, () if is_expired else offered(found, record.scopes))
@@ -467,60 +334,10 @@ class Sessions:
     def _value(self, inline: Any, ref: Any) -> Any:
         return inline if ref is None else msgspec.json.decode(self.log.payload(ref.ref))
 
-    def _reply(self, journal: SessionJournal) -> TurnReply:
-        record = journal.record
-        message = record.current
-        assert message is not None
-        taken = tuple(
-            ActionTaken(
-                one.action,
-                one.status,
-                one.reason,
-                journal.text(one.text),
-                one.run_id,
-                journal.value(one.arguments, one.arguments_ref),
-            )
-            for one in message.acted
-        )
-        run_ids = dict.fromkeys(one.run_id for one in taken if one.run_id)
-        return TurnReply(
-            journal.text(message.text),
-            message.status,
-            message.reason,
-            taken,
-            tuple(self.runs.outcome(run_id) for run_id in run_ids),
-            self._waiting_for(record),
-            message.turn,
-            message.input_tokens,
-            message.output_tokens,
-            message.usd_micros,
-        )
-
-    def _waiting_for(self, record: SessionRecord) -> tuple[str, ...]:
-        found = [] if record.question is None else ["operator"]
-        for run_id in record.runs:
-            if isinstance(run := self._look(run_id), RunView):
-                waits = [*(f"signal {name}" for name in run.signals), *run.waits] or [run.state]
-                found.append(f"{run.run_id} of {run.workflow}: {', '.join(waits)}")
-        return tuple(found)
-
     async def close(self) -> None:
         for proposer in self._opened.values():
             await proposer.close()
         self._opened.clear()
-
-
-def _view_of(record: RunRecord) -> RunView:
-    waits = sorted({wait.kind for wait in record.waits.values() if wait.kind != "signal"})
-    signals = sorted({wait.name for wait in record.waits.values() if wait.kind == "signal"})
-    return RunView(
-        run_id=record.run_id,
-        workflow=record.workflow,
-        state=record.state,
-        signals=tuple(signals) if record.state == "RUNNING" else (),
-        waits=tuple(waits) if record.state == "RUNNING" else (record.reason,) if record.reason else (),
-        is_cancelling=record.state == "UNWINDING",
-    )
 
 
 def _refuse_other(record: SessionRecord, principal: str, tenant: str) -> None:
@@ -540,23 +357,11 @@ def _refuse_stale(session: Session, record: SessionRecord) -> None:
         )
 
 
-def _conflict(session_id: str, why: str) -> ConflictFault:
-    return ConflictFault(f"STALE_ACTION: session {session_id} is worked on elsewhere: {why}")
-
-
 def _duration(text: str) -> int:
     try:
         return parse_duration_ms(text)
     except ValueError as fault:
         raise UsageFault(f"expires: {fault}") from fault
-
-
-async def _keep(journal: SessionJournal) -> None:
-    """Renew the lease while a model thinks. One that is lost is found at the next append, which the fence refuses."""
-    while True:
-        await asyncio.sleep(limits.LEASE_RENEW_MS / 1000)
-        with contextlib.suppress(LeaseLost, StoreFault):
-            journal.lease = journal.log.renew(journal.lease, limits.LEASE_TTL_MS)
 
 
 __all__ = ["ActionTaken", "Sessions", "TurnReply"]
