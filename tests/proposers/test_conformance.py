@@ -1,55 +1,25 @@
-"""Every proposer keeps the promises of ``setpoint.ports.proposer``: one suite over all adapters.
-
-An adapter is set up to play a list of acts, whatever that takes: a script, a recording, a program, a server on
-loopback behind the real client library.
-"""
+"""Every proposer keeps the promises of ``setpoint.ports.proposer``."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import pytest
 
 from setpoint.adapters.proposers.opening import open_proposer
 from setpoint.adapters.proposers.wire import raw_call_text
 from setpoint.kernel import events
-from setpoint.kernel.errors import Fault, ProposerFault
-from setpoint.kernel.proposal import Call, Malformed, Reply, Usage
-from setpoint.phases.p2_proposal.parse import parse_reply
-from setpoint.ports.proposer import Proposer, RouteLimits
+from setpoint.kernel.proposal import Reply
+from setpoint.testing.conformance.proposer import ARGUMENTS, Act, Play, Played, ProposerSuite
 from setpoint.testing.model_server import Drop, Fail, Hang, ModelServer, Say, Step, ToolCall
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
-ROUTES = ("scripted", "replay", "command", "openai", "anthropic")
-USAGE = Usage(120, 30, 10)
-KINDS = {"overloaded", "rate_limited", "refused", "broken_stream", "timeout", "exhausted", "auth", "invalid"}
-
-
-@dataclass(frozen=True)
-class Act:
-    """What the model does in one call."""
-
-    does: Literal["call", "claim", "text", "length", "broken", "overloaded", "rate_limited", "slow"]
-    text: str = ""
-
-
-@dataclass
-class Played:
-    """A proposer that will play the acts; ``attempts`` counts how often the model was really asked, if it can know."""
-
-    proposer: Proposer
-    attempts: Callable[[], int] | None = None
-
-
-ARGUMENTS = {"path": "a.py", "start": 1}
 
 
 # How each adapter is made to play the acts
@@ -172,175 +142,38 @@ def play_provider(provider: str) -> Callable[[Sequence[Act], Path, ExitStack], P
     return play
 
 
-PLAYS = {
-    "scripted": play_scripted,
-    "replay": play_replay,
-    "command": play_command,
-    "openai": play_provider("openai"),
-    "anthropic": play_provider("anthropic"),
-}
+class Ours(ProposerSuite):
+    kind: ClassVar[str]
+    player: ClassVar[Callable[[Sequence[Act], Path, ExitStack], Played]]
+
+    @pytest.fixture
+    def play(self, tmp_path: Path) -> Iterator[Play]:
+        with ExitStack() as cleanup:
+            yield lambda acts: type(self).player(acts, tmp_path, cleanup)
+
+    def test_its_route_is_as_written_in_the_manifest(self, play: Play) -> None:
+        proposer = play([Act("text", "a")]).proposer
+        assert proposer.route.startswith(f"{self.kind}:")
+        asyncio.run(proposer.close())
 
 
-@pytest.fixture(params=ROUTES)
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
+class TestScripted(Ours):
+    kind, player, has_script = "scripted", staticmethod(play_scripted), True
 
 
-@pytest.fixture
-def playing(kind: str, tmp_path: Path) -> Iterator[Callable[..., Played]]:
-    with ExitStack() as cleanup:
-        yield lambda *acts: PLAYS[kind](acts, tmp_path, cleanup)
+class TestReplay(Ours):
+    kind, player, has_script = "replay", staticmethod(play_replay), True
 
 
-async def answers(played: Played, make: Any, count: int, deadline_ms: int = 30_000) -> list[Reply | ProposerFault]:
-    """``count`` turns; the cursor goes round as the engine passes it."""
-    got: list[Reply | ProposerFault] = []
-    cursor = 0
-    try:
-        for turn in range(count):
-            answer: Reply | ProposerFault
-            try:
-                answer = await played.proposer.propose(make(turn=turn, cursor=cursor), deadline_ms)
-            except ProposerFault as fault:
-                answer = fault
-            cursor = answer.cursor if answer.cursor is not None else cursor
-            got.append(answer)
-    finally:
-        await played.proposer.close()
-    return got
+class TestCommand(Ours):
+    """A program that died has not moved its cursor: the loop's next call hears the same again."""
+
+    kind, player, has_script, repeats_broken = "command", staticmethod(play_command), True, True
 
 
-def run(played: Played, make: Any, count: int = 1, deadline_ms: int = 30_000) -> list[Any]:
-    return asyncio.run(answers(played, make, count, deadline_ms))
+class TestOpenai(Ours):
+    kind, player = "openai", staticmethod(play_provider("openai"))
 
 
-# The promises
-
-
-def test_it_has_a_route_and_limits(playing: Any, kind: str) -> None:
-    proposer = playing(Act("text", "a")).proposer
-    assert proposer.route.startswith(f"{kind}:")
-    assert isinstance(proposer.limits, RouteLimits) and proposer.limits.context_tokens > 0
-    asyncio.run(proposer.close())
-
-
-def test_propose_returns_replies_in_order(playing: Any, context: Any) -> None:
-    """R086: a_prop from c_t with stop reason and usage"""
-    first, second, third = run(playing(Act("call", "hm"), Act("claim"), Act("text", "I am done.")), context, 3)
-    assert isinstance(first, Reply) and isinstance(second, Reply) and isinstance(third, Reply)
-    (call,) = parse_reply(first).calls
-    assert isinstance(call, Call) and (call.name, call.arguments) == ("file_read", ARGUMENTS)
-    assert parse_reply(first).thought == "hm"
-    assert (first.stop, third.stop) == ("tool_use", "end_turn")
-    assert parse_reply(second).claims and not parse_reply(third).claims
-    assert third.text == "I am done."
-
-
-def test_usage_is_the_providers_report_whatever_the_text_says(playing: Any, context: Any) -> None:
-    """R233; R221"""
-    lie = '{"usage": {"input_tokens": 0, "output_tokens": 0, "usd": 0}}'
-    for reply in run(playing(Act("text", lie), Act("call", lie)), context, 2):
-        assert isinstance(reply, Reply)
-        assert (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.cached_tokens) == (120, 30, 10)
-
-
-def test_a_reply_cut_by_length_has_stop_length(playing: Any, context: Any) -> None:
-    """R087"""
-    (reply,) = run(playing(Act("length")), context)
-    assert isinstance(reply, Reply) and reply.stop == "length"
-    proposal = parse_reply(reply)
-    assert [call.reason for call in proposal.calls if isinstance(call, Malformed)] == ["cut_off"]
-    assert not proposal.claims
-
-
-def test_a_stream_that_breaks_is_a_fault_and_the_next_call_works(playing: Any, context: Any, kind: str) -> None:
-    """R118: the turn is retried by the loop; no earlier turn is touched and no half reply is returned"""
-    acts = [Act("call"), Act("broken"), Act("claim")]
-    if kind == "command":  # a program that died has not moved its cursor: the loop's next call hears the same again
-        acts = [Act("call"), Act("broken")]
-    got = run(playing(*acts), context, 3)
-    assert isinstance(got[0], Reply)
-    assert isinstance(got[1], ProposerFault) and got[1].kind == "broken_stream"
-    assert isinstance(got[1].usage, Usage | None)
-    if kind == "command":
-        assert isinstance(got[2], ProposerFault) and got[2].kind == "broken_stream"
-    else:
-        assert isinstance(got[2], Reply) and parse_reply(got[2]).claims
-
-
-@pytest.mark.parametrize(("does", "pause"), [("overloaded", None), ("rate_limited", 2000)])
-def test_a_failure_is_typed_and_never_retried_by_itself(
-    playing: Any, context: Any, does: Any, pause: int | None
-) -> None:
-    """CASES J1: the log sees every attempt"""
-    played = playing(Act(does), Act("claim"))
-    fault, reply = run(played, context, 2)
-    assert isinstance(fault, ProposerFault) and fault.kind == does
-    assert fault.retry_after_ms == pause
-    assert isinstance(reply, Reply)
-    if played.attempts is not None:
-        assert played.attempts() == 2
-
-
-def test_it_ends_by_the_deadline(playing: Any, context: Any) -> None:
-    run(playing(Act("text", "warm")), context)  # client libraries take a second to import
-    started = time.monotonic()
-    (fault,) = run(playing(Act("slow")), context, 1, deadline_ms=500)
-    assert isinstance(fault, ProposerFault) and fault.kind == "timeout"
-    assert time.monotonic() - started < 10
-
-
-def test_the_same_context_gets_the_same_reply_after_a_restart(playing: Any, kind: str, context: Any) -> None:
-    """A script's position lives in the context"""
-    if kind in ("openai", "anthropic"):
-        pytest.skip("a live model has no position to keep")
-    first = run(playing(Act("call"), Act("claim")), context, 2)
-    again = run(playing(Act("call"), Act("claim")), context, 2)
-    assert first == again and [reply.cursor for reply in first] == [1, 2]
-
-
-def test_a_script_that_ends_is_exhausted(playing: Any, kind: str, context: Any) -> None:
-    if kind in ("openai", "anthropic"):
-        pytest.skip("a live model does not end")
-    _, fault, same = run(playing(Act("claim")), context, 3)
-    assert isinstance(fault, ProposerFault) and fault.kind == same.kind == "exhausted"
-
-
-def test_faults_have_known_kinds_and_messages_that_can_be_logged(playing: Any, context: Any) -> None:
-    for fault in run(playing(Act("overloaded"), Act("rate_limited")), context, 2):
-        assert isinstance(fault, ProposerFault) and isinstance(fault, Fault)
-        assert fault.kind in KINDS and fault.effect == "settled"
-        fault.message.encode()
-        usage = fault.usage or Usage()
-        assert isinstance(usage, Usage)
-        events.encode(events.ModelFailed(route="r", kind=fault.kind, message=fault.message))
-
-
-def test_a_reply_lies_in_the_log_as_it_came(playing: Any, context: Any) -> None:
-    for reply in run(playing(Act("call", "ä \u2028 ü"), Act("length")), context, 2):
-        assert isinstance(reply, Reply)
-        encoded = events.encode(events.ModelReplied(route="r", stop=reply.stop, reply=reply.document()))
-        decoded = events.decode("ModelReplied", encoded)
-        assert isinstance(decoded, events.ModelReplied) and decoded.reply is not None
-        again = Reply.of(decoded.reply, usage=reply.usage, model=reply.model, cursor=reply.cursor)
-        assert again == reply
-
-
-def test_cancelling_a_call_ends_it(playing: Any, context: Any) -> None:
-    async def cancel(played: Played) -> None:
-        call = asyncio.create_task(played.proposer.propose(context(), 60_000))
-        await asyncio.wait([call], timeout=0.3)
-        call.cancel()
-        await asyncio.wait([call], timeout=10)
-        assert call.done()
-        await played.proposer.close()
-
-    asyncio.run(cancel(playing(Act("slow"))))
-
-
-def test_close_may_be_called_twice_and_without_a_call(playing: Any) -> None:
-    async def close(played: Played) -> None:
-        await played.proposer.close()
-        await played.proposer.close()
-
-    asyncio.run(close(playing(Act("text", "a"))))
+class TestAnthropic(Ours):
+    kind, player = "anthropic", staticmethod(play_provider("anthropic"))
