@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -16,6 +17,15 @@ from typing import Any
 
 import pytest
 from tests.effects.servers import bank_module
+from tests.runs.paying import shop
+
+from setpoint.adapters.approvers.roster import Roster
+from setpoint.adapters.clock import SystemClock
+from setpoint.adapters.effectors.http import HttpClient
+from setpoint.adapters.stores import this_owner
+from setpoint.adapters.stores.memory import MemoryLog
+from setpoint.app.runs import Runs
+from setpoint.kernel.run_events import decode
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60
@@ -138,3 +148,43 @@ def test_many_processes_race_for_one_order_and_one_refund_is_made(bank, worker):
     assert len(bank.ledger()["refunds"]) == 1
     assert sum(end[0] == "COMPLETED" for end in ends) >= 1
     assert all(end[:2] in (["COMPLETED", "Completed"], ["FAILED", "EffectConflict"]) for end in ends)
+
+
+# One process, a real server with troubles
+
+
+@pytest.mark.parametrize(
+    ("mode", "refunds", "kinds"),
+    [
+        ("commit-then-timeout", 1, ["in_doubt"]),
+        ("commit-then-hang", 1, ["in_doubt"]),
+        ("commit-then-garbage", 1, ["in_doubt"]),
+        ("drop", 1, ["in_doubt"]),
+        ("rate-limited:1", 1, ["rate_limited"]),
+        ("outage", 1, ["rate_limited"]),
+        ("decline", 0, ["declined"]),
+    ],
+)
+def test_whatever_the_bank_does_to_a_request_the_refund_is_made_once_or_declined(
+    bank: Any, mode: str, refunds: int, kinds: list[str]
+) -> None:
+    """R130 R133 R134 R136 R137: with a bank that remembers no keys."""
+    asyncio.run(_through(bank, mode, refunds, kinds))
+
+
+async def _through(bank: Any, mode: str, refunds: int, kinds: list[str]) -> None:
+
+    app, flow = shop(probes=True)
+    clock = SystemClock()
+    log = MemoryLog(clock.now_ms)
+    async with HttpClient(bank.url, timeout_ms=700) as client:
+        runs = Runs(log, clock, this_owner(), app.programs(), Roster([], clock), {"bank": client})
+        values, state = flow.begin({"order_id": "A-1001"})
+        run_id = await runs.start(flow.program, values, state)
+        bank.trouble(mode)
+        outcome = await runs.wait(run_id)
+        await runs.close()
+    assert outcome.record.state == ("COMPLETED" if refunds else "FAILED")
+    assert len(bank.ledger()["refunds"]) == refunds
+    failed = [decode(stored.type, stored.data) for stored in log.read(run_id) if stored.type == "NodeFailed"]
+    assert [fact.kind for fact in failed][: len(kinds)] == kinds  # type: ignore[attr-defined]
