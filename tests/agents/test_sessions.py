@@ -12,6 +12,7 @@ from tests.agents.shop import Shop
 
 from setpoint.adapters.stores.sqlite import SqliteLog
 from setpoint.app.session import HydrationFault
+from setpoint.app.typed import DefinitionFault
 from setpoint.engine.control import Request, encode_request
 from setpoint.engine.sessions.journal import read_session, stream_of
 from setpoint.kernel.errors import ConflictFault, IllegalTransition, UnknownTrajectory, UsageFault
@@ -323,6 +324,12 @@ def test_a_message_that_is_sent_twice_under_a_key_is_one_message():
 
     asyncio.run(play())
     assert len(shop.script.contexts) == 3
+
+
+def test_an_agent_of_another_application_is_not_taken_for_ones_own():
+    shop, other = Shop([HI]), Shop()
+    with pytest.raises(DefinitionFault, match="another application"):
+        asyncio.run(shop.sessions.turn(other.agent, asyncio.run(shop.session()), "Hello"))
 
 
 def test_an_unknown_session_and_an_empty_message_are_told():

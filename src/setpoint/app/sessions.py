@@ -199,18 +199,22 @@ class Sessions:
         log ends; a ``key`` of one's own makes a message that is sent twice one message.
         """
         at_work = self._at_work(agent.name)
+        if at_work.agent is not agent:
+            raise DefinitionFault(f"{agent.name} is an agent of another application than {self.app.name}")
         if not text.strip():
             raise UsageFault("the message is empty; nothing was asked")
         if len(text) > limits.MESSAGE_BYTES_MAX:
             raise UsageFault(f"the message has {len(text)} characters; it may have {limits.MESSAGE_BYTES_MAX}")
         async with self._owning.hold(session.id) as journal:
-            known = journal.record
-            message, said = known.current, digest(encodable(text))
+            known, said = journal.record, digest(encodable(text))
+            message = known.current
             is_same = message is not None and (message.agent, message.digest, message.key) == (agent.name, said, key)
-            is_answered = message is not None and not message.is_open and bool(key) and is_same
-            if message is not None and message.is_open:
+            if message is not None and message.is_open:  # its owner died
                 await self._see_through(journal, message.agent)
-            if not is_answered and not (message is not None and message.is_open and is_same):
+                is_done = is_same
+            else:
+                is_done = is_same and key != ""  # sent twice; without a key it is said again
+            if not is_done:
                 if key and key in known.keys:
                     raise ConflictFault(f"a message of key {key!r} was given to session {session.id} before")
                 _refuse_stale(session, known)
