@@ -91,7 +91,7 @@ sold_out = app.workflow("sold-out", input=Input, state=State).capability("pay", 
 parent = app.workflow("parent", input=Input, state=State).workflow(
     "child", waits, input=lambda state: {"order_id": state.order_id})
 """
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @dataclass

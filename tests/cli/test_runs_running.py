@@ -105,7 +105,7 @@ def test_two_processes_never_work_on_one_run(shop: Shop):
     second = shop.run("resume", "A-1", code=1)
     assert "A-1" in second.stderr and second.stdout == ""
     shop.let_go()
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 0
     assert shop.ledger() == [("pay", "refund:A-1")]
 
@@ -116,7 +116,7 @@ def test_a_run_that_a_worker_was_faster_to_take_is_followed(shop: Shop):
     assert second.stderr is not None
     until(lambda: "is worked on by another process already" in second.stderr.readline())  # type: ignore[union-attr]
     shop.let_go()
-    outputs = [process.communicate(timeout=20)[0] for process in (first, second)]
+    outputs = [process.communicate(timeout=60)[0] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0)
     assert outputs[0] == outputs[1] and json.loads(outputs[1])["receipt"] == {"id": "refund:A-1"}
     assert shop.ledger() == [("pay", "refund:A-1")]
@@ -126,7 +126,7 @@ def test_a_run_that_a_worker_was_faster_to_take_is_followed(shop: Shop):
 def test_a_signal_leaves_the_run_in_the_log_and_says_how_to_go_on(shop: Shop, signum: int, code: int):
     process = shop.held_in_call("refund", "A-1", "--app", "shop.py")
     process.send_signal(signum)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (code, "")
     assert "Go on with: setpoint resume A-1 --app shop.py" in err
     shop.let_go()
@@ -143,7 +143,7 @@ def test_a_worker_asked_to_stop_lets_the_call_under_way_come_to_its_end(shop: Sh
     assert worker.stderr is not None
     until(lambda: "stopping" in worker.stderr.readline())  # type: ignore[union-attr]
     shop.let_go()
-    _, err = worker.communicate(timeout=20)
+    _, err = worker.communicate(timeout=60)
     assert worker.returncode == 143 and "stands in the log" in err and "cut off" not in err
     assert shop.json("get", "A-1")["status"] == "completed"
     assert shop.ledger() == [("pay", "refund:A-1")]
@@ -152,7 +152,7 @@ def test_a_worker_asked_to_stop_lets_the_call_under_way_come_to_its_end(shop: Sh
 def test_a_worker_whose_grace_is_over_cuts_off_and_another_settles_it(shop: Shop):
     worker = shop.worker_in_call("A-1", "--grace", "50ms")
     worker.send_signal(signal.SIGTERM)
-    _, err = worker.communicate(timeout=20)
+    _, err = worker.communicate(timeout=60)
     assert worker.returncode == 143 and "cut off" in err
     shop.let_go()
     shop.run("worker", "--until-idle")
@@ -168,7 +168,7 @@ def test_a_worker_finds_what_a_signal_woke(shop: Shop):
     assert "delivered" in shop.run("signal", "A-1", "word", "--payload", '"hello"', "--key", "k").stdout
     until(lambda: shop.json("get", "A-1")["status"] == "completed")
     worker.send_signal(signal.SIGTERM)
-    out, _ = worker.communicate(timeout=20)
+    out, _ = worker.communicate(timeout=60)
     types = [json.loads(line)["type"] for line in out.splitlines()]
     assert (types[0], types[-1]) == ("LeaseClaimed", "Finished"), "it shows what it did, not what others did before"
     assert shop.json("get", "A-1")["values"]["word"] == "hello"
@@ -244,7 +244,7 @@ def test_pause_and_kill_need_no_application_and_reach_the_children(shop: Shop):
 def test_a_kill_ends_a_run_in_mid_call(shop: Shop):
     process = shop.held_in_call("refund", "A-1")
     assert "it ends at once" in shop.run("kill", "A-1").stdout
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 11 and "killed by" in err
     shop.let_go()
 
@@ -272,5 +272,5 @@ def test_a_worker_knows_who_was_named_since_it_started_and_who_was_removed(shop:
     told = shop.json("approve", shop.ticket())
     assert told["ruling"]["missing"] == [["ops"]], "the same key again, and what it said as anna is nothing any more"
     worker.send_signal(signal.SIGTERM)
-    worker.communicate(timeout=20)
+    worker.communicate(timeout=60)
     assert shop.ledger() == [("pay", "refund:A-1")]

@@ -237,7 +237,7 @@ async def recover(arguments: Namespace, faults: dict[str, Fault]) -> list[dict[s
     async with Runtime.open(arguments.store, app) as runtime:
         known = [run_id for run_id in left if _knows(runtime, run_id, faults)]
         watch = RunWatch(runtime, as_json=False, is_named=True, is_brief=True)
-        await watch.during(runtime.runs.work(until_idle=True, observer=watch.observe_run))
+        await watch.during(runtime.runs.work(until_idle=True, on_fault=_say_fault, observer=watch.observe_run))
         due = due_ids(runtime)
         return [
             summary(runtime, (record := runtime.runs.record(run_id)), due)
@@ -276,7 +276,10 @@ def worker(arguments: Namespace) -> int:
             names = ", ".join(f"{one.name} v{one.version}" for one in app.workflows) or "no workflow"
             talk(f"worker {runtime.runs.owner} of {app.name}: {names}; the store is {store}", "dim")
             work = runtime.runs.work(
-                at_once=arguments.at_once, until_idle=arguments.until_idle, observer=watch.observe_run
+                at_once=arguments.at_once,
+                until_idle=arguments.until_idle,
+                on_fault=_say_fault,
+                observer=watch.observe_run,
             )
             try:
                 await watch.during(work)
@@ -290,6 +293,11 @@ def worker(arguments: Namespace) -> int:
         return run_loop(body())
     except Interrupted as end:
         raise Interrupted(end.signum, "stopped; what was under way stands in the log, for whoever comes next") from None
+
+
+def _say_fault(run_id: str, fault: Exception) -> None:
+    """One that ran into a fault is left alone for a while; it keeps nobody else waiting."""
+    talk(one_line(f"{run_id} is left alone for a while: {type(fault).__name__}: {fault}", 1000), "red")
 
 
 def _grace_ms(text: str) -> int:
