@@ -19,9 +19,9 @@ from pydantic import TypeAdapter
 
 from setpoint.app.capability import NAME
 from setpoint.app.session import Session
-from setpoint.app.typed import DefinitionFault
+from setpoint.app.typed import DefinitionFault, Fields
 from setpoint.app.workflow import Workflow
-from setpoint.kernel.actions import Action, AgentBudget, AgentTerms, Signal, Startable
+from setpoint.kernel.actions import Action, AgentBudget, AgentTerms, Signal, Startable, action_name
 from setpoint.kernel.flow import WaitFor, walk
 from setpoint.kernel.session_record import EXCHANGES_KEPT_MAX, SessionRecord
 from setpoint.kernel.units import parse_usd_micros
@@ -159,6 +159,11 @@ class AgentAtWork:
         self._view = view
         self._digests = {name: program.definition.digest for name, (_, program) in self._workflows.items()}
         self._signals = _signals(agent, self._workflows)
+        self._payloads = {
+            action_name("choose" if one.choices else "provide_input", one.workflow, one.signal): adapter
+            for one in self._signals
+            if (adapter := _adapter(*self._workflows[one.workflow], one.signal)) is not None
+        }
 
     def terms(self, record: SessionRecord) -> AgentTerms:
         agent = self.agent
@@ -181,11 +186,13 @@ class AgentAtWork:
         return {**arguments, **self._filled(action.target, record)}
 
     def refusal(self, action: Action, arguments: dict[str, Any], record: SessionRecord) -> str:
-        if action.kind != "start_workflow":
-            return ""
-        _, program = self._workflows[action.target]
         try:
-            program.begin(self.complete(action, arguments, record))
+            if action.kind == "start_workflow":
+                _, program = self._workflows[action.target]
+                program.begin(self.complete(action, arguments, record))
+            elif action.name in self._payloads:  # what the schema lets pass and the type does not would pause the run
+                said = arguments["choice" if action.kind == "choose" else "payload"]
+                self._payloads[action.name].validate_python(said, strict=False)
         except Exception as fault:  # noqa: BLE001  # the author's validators may raise anything; none of it may start a run
             return str(fault)[:600]
         return ""
@@ -237,6 +244,16 @@ def _signals(agent: Agent, workflows: Mapping[str, tuple[Workflow[Any, Any], Pro
         if signal not in (known for _, known in found):
             raise DefinitionFault(f"{agent.name} may send the signal {signal!r}, which no workflow of its waits for")
     return tuple(found.values())
+
+
+def _adapter(workflow: Workflow[Any, Any], program: Program, signal: str) -> TypeAdapter[Any] | None:
+    """The type of the state's field that the signal's payload goes to; None when it goes to none."""
+    definition = program.definition
+    annotations = Fields.of(workflow.state_type, workflow.name).annotations
+    for _, node in walk(definition.body, definition.name):
+        if isinstance(node, WaitFor) and node.signal == signal and node.into in annotations:
+            return TypeAdapter(annotations[node.into])
+    return None
 
 
 def _payload(state: Mapping[str, Any], field: str) -> dict[str, Any]:
