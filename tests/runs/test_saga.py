@@ -174,6 +174,25 @@ def test_a_cancel_behind_a_pivot_takes_nothing_back_but_leaves_no_doubt_behind()
     asyncio.run(body())
 
 
+def test_what_was_made_behind_a_pivot_stays_with_it():
+    """R192: the stack is retired; a half taken back would be neither here nor there."""
+
+    async def body() -> None:
+        worlds = {name: FakeEffector() for name in ("one", "two", "three")}
+        app, flow = chain(
+            ("one", effect("one", worlds["one"])),
+            ("two", effect("two", worlds["two"], of="irreversible")),
+            ("three", effect("three", worlds["three"])),
+        )
+        stage = Stage(flow.wait_for("go", timeout="9d"), app=app)
+        await stage.start()
+        assert (await stage.go(patience_ms=0)).is_waiting
+        assert (await stage.told("cancel")).record.state == "CANCELLED"
+        assert [world.standing for world in worlds.values()] == [{"one:A-1": 1}, {"two:A-1": 1}, {"three:A-1": 1}]
+
+    asyncio.run(body())
+
+
 def test_a_pivot_in_doubt_is_settled_before_anything_is_taken_back():
     """R192 L6"""
 
