@@ -68,6 +68,7 @@ class GroupCommit:
         self._is_slow = False
         self._closed = False
         self._unwritten = 0
+        self._under_way: dict[str, int] = {}  # by stream: how many of them are its own
         self._failed: dict[str, tuple[int | None, BaseException]] = {}
         self._thread: threading.Thread | None = None
 
@@ -88,7 +89,7 @@ class GroupCommit:
             if not self._queue:
                 self._queued_since = time.monotonic()
             self._queue.append(job)
-            self._unwritten += 1
+            self._count(job)
             if job.waiter is not None and not self._urgent:
                 self._urgent = True
                 self._state.notify()
@@ -111,16 +112,20 @@ class GroupCommit:
                 if self._closed:
                     raise closed(self._name)
                 batch, self._queue, self._urgent = [*self._queue, job], [], False
-                self._unwritten += 1
+                self._count(job)
             self._write_batch(batch)
         finally:
             self.writing.release()
         return True
 
-    def settle(self) -> None:
-        """Return once everything entered before this call has been written or refused."""
-        if self._unwritten:
+    def settle(self, stream: str | None = None) -> None:
+        """Return once everything entered before this call, or what of it is ``stream``'s, was written or refused."""
+        if self._unwritten if stream is None else stream in self._under_way:
             self._drain()
+
+    def _count(self, job: Job) -> None:
+        self._unwritten += 1
+        self._under_way[job.stream] = self._under_way.get(job.stream, 0) + 1
 
     def take_failure(self, stream: str, fence: int | None = None) -> BaseException | None:
         """The failure of an append nobody waited for, once. Another lease's failure is dropped, not told."""
@@ -200,6 +205,12 @@ class GroupCommit:
                 self._failed.setdefault(job.stream, (job.fence, outcome))
         with self._state:
             self._unwritten -= len(batch)
+            for job in batch:
+                left = self._under_way[job.stream] - 1
+                if left:
+                    self._under_way[job.stream] = left
+                else:
+                    del self._under_way[job.stream]
         for loop, results in waiting.items():
             try:
                 loop.call_soon_threadsafe(_resolve, results)

@@ -168,7 +168,8 @@ class SqliteLog:
         return verified(stream, self._rows(stream, id, after, seq), Head(after, prev), Head(seq, hash_text(raw)))
 
     def payload(self, digest: str) -> bytes:
-        rows = self._select("SELECT bytes FROM payload WHERE hash=?", hash_raw(digest))
+        sql, raw = "SELECT bytes FROM payload WHERE hash=?", hash_raw(digest)
+        rows = self._fetch(sql, raw) or self._select(sql, raw)  # what is in the file by its digest waits for no queue
         if not rows:
             raise StoreFault(f"{self.path} holds no payload {digest}", hint="It may have been moved out by retention.")
         content: bytes = rows[0][0]
@@ -213,6 +214,7 @@ class SqliteLog:
                 "UPDATE stream SET fence=?, owner=?, expires_at_ms=? WHERE id=?",
                 (lease.fence, owner, lease.expires_at_ms, id),
             )
+            self._batches.expect(stream, id)
         self._leased.add(stream)
         return lease
 
@@ -227,14 +229,19 @@ class SqliteLog:
         return Lease(lease.stream, lease.fence, lease.owner, expires)
 
     def release(self, lease: Lease) -> None:
-        """Free the lease once everything appended under it is written; a lease that was lost stays as it is."""
-        self._commits.settle()
+        """Free the lease once everything appended under it is written; a lease that was lost stays as it is.
+
+        Nothing of the stream is left in memory: a store serves any number of streams that wait.
+        """
+        self._commits.settle(lease.stream)
         with self._transaction("releasing a lease", synced=False) as db:
             db.execute(
                 "UPDATE stream SET owner=NULL, expires_at_ms=0 WHERE stream_id=? AND fence=?",
                 (lease.stream, lease.fence),
             )
+            self._batches.forget(lease.stream)
         self._leased.discard(lease.stream)
+        self._templates.pop(lease.stream, None)
         self._no_mail.pop(lease.stream, None)
 
     def holder(self, stream: str) -> Lease | None:
@@ -247,7 +254,10 @@ class SqliteLog:
     # Outside effects and wake-up times.
 
     def claimant(self, key: str) -> str | None:
-        rows = self._select("SELECT s.stream_id FROM effect_claim c JOIN stream s ON s.id=c.stream WHERE c.key=?", key)
+        """As the port says. Claims go down with durable appends only, so one that stands is in the file: a look, taken
+        before every effect, waits for nothing that is queued, and hurries no commit that others could share.
+        """
+        rows = self._fetch("SELECT s.stream_id FROM effect_claim c JOIN stream s ON s.id=c.stream WHERE c.key=?", key)
         return rows[0][0] if rows else None
 
     def due(self, kind: str, now_ms: int, count: int) -> list[tuple[str, int]]:
@@ -361,7 +371,10 @@ class SqliteLog:
         return self._fetch(sql, *values)
 
     def _one(self, sql: str, stream: str) -> tuple[Any, ...]:
-        rows = self._select(sql, stream)
+        """The row of a stream, after everything this process has appended to it was written."""
+        self._refuse_closed()
+        self._commits.settle(stream)
+        rows = self._fetch(sql, stream)
         if not rows:
             raise unknown_stream(stream, self.path)
         return rows[0]

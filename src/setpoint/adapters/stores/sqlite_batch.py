@@ -55,7 +55,15 @@ class BatchWriter:
         self.connection = connection
         self.path = path
         self.syncs = 0  # commits that returned only after a sync of the write-ahead log
-        self._ids: dict[str, int] = {}  # row ids of streams seen, checked again whenever they are used
+        self._ids: dict[str, int] = {}  # row ids of streams that are written to, checked again whenever they are used
+
+    def expect(self, stream: str, id: int) -> None:
+        """Appends to this stream will come: then the first one needs no look of its own. ``id`` is its row."""
+        self._ids[stream] = id
+
+    def forget(self, stream: str) -> None:
+        """No more appends to this stream will come, for now."""
+        self._ids.pop(stream, None)
 
     def write(self, jobs: Sequence[Job]) -> list[Outcome]:
         """One outcome a job: None when it is durable, else the fault; then nothing of it was written."""
