@@ -173,10 +173,10 @@ class Runs:
                     continue
                 return outcome
             timers = [wait.at_ms for wait in record.waits.values() if wait.kind in ("timer", "retry")]
-            left = min(timers, default=self.clock.now_ms() + patience_ms + 1) - self.clock.now_ms()
-            if record.state == "PAUSED" or left > patience_ms:
+            now = self.clock.now_ms()  # looked at once: between two looks it moves on
+            if record.state == "PAUSED" or not timers or min(timers) - now > patience_ms:
                 return outcome
-            await self.clock.sleep_ms(max(0, left))
+            await self.clock.sleep_ms(max(0, min(timers) - now))
 
     async def work(
         self,
