@@ -120,7 +120,7 @@ def test_an_order_that_nobody_knows_fails_the_run_without_any_effect(place: Path
     asyncio.run(scenario())
 
 
-# (b) troubles of the bank
+# Troubles of the bank
 
 ONCE = ("COMPLETED", "Completed", 1)
 TROUBLES = {
@@ -198,7 +198,7 @@ def test_troubles_of_the_way_back_reverse_a_refund_once(place: Path) -> None:
     asyncio.run(scenario())
 
 
-# (c) double delivery, (d) the same again in other words
+# Delivered twice, or the same again in other words
 
 
 @BANKS
@@ -328,7 +328,7 @@ def test_an_input_that_is_none_starts_nothing(place: Path) -> None:
     asyncio.run(scenario())
 
 
-# (g) a failure after the refund
+# A failure after the refund
 
 
 def test_a_letter_that_cannot_be_sent_takes_the_refund_back_once(place: Path) -> None:

@@ -39,7 +39,7 @@ SWEPT_BANKS = pytest.mark.parametrize(
 )
 
 
-# (a) kill -9 at every event
+# kill -9 at every event
 
 
 def marks_of(whole: dict[str, Any], first: int = 1) -> list[tuple[str, int]]:
@@ -121,7 +121,7 @@ def test_a_kill_at_every_event_of_a_failing_run_takes_its_refund_back_once(place
         ]
 
 
-# (e) many at once, in processes that die
+# Many at once, in processes that die
 
 WORKERS = 3
 TROUBLE_WEIGHTS = {
