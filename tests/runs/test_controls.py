@@ -164,6 +164,59 @@ async def test_a_kill_goes_through_a_call_that_hangs() -> None:
     await kit.runs.close()
 
 
+class Hasty:
+    """A log in which a run is cut off while an append of it is on its way to the disk, where it arrives later."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.cut: Any = None
+        self.writing: asyncio.Future[Any] | None = None
+        self.durability = inner.durability
+
+    async def append(self, *what: Any, **beside: Any) -> Any:
+        if self.cut is None or not any(draft.type == "NodeCompleted" for draft in what[2]):
+            return await self.inner.append(*what, **beside)
+        cut, self.cut = self.cut, None
+        self.writing = asyncio.ensure_future(self.late(*what, **beside))
+        cut()
+        return await asyncio.shield(self.writing)
+
+    async def late(self, *what: Any, **beside: Any) -> Any:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return await self.inner.append(*what, **beside)
+
+    async def flush(self, stream: str) -> None:
+        if self.writing is not None:
+            await self.writing
+        await self.inner.flush(stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@played
+async def test_a_kill_that_cuts_off_an_append_goes_on_from_what_the_log_holds() -> None:
+    """R226"""
+    app = new_app()
+    flow(app).step("a", add(1)).step("b", add(1)).step("c", add(1))
+    kit = bench(app)
+    log = Hasty(kit.log)
+    kit.restart(log)  # type: ignore[arg-type]
+    run_id = await kit.start("w", {"order_id": "A"})
+
+    def cut() -> None:
+        kit.runs.tell(run_id, "kill", by="anna")
+        kit.runs._look_after(run_id, kit.runs._active[run_id])  # the heartbeat, without its pause
+
+    log.cut = cut
+    outcome = await kit.runs.go_on(run_id)
+    assert why(outcome)[:2] == ("CANCELLED", "Killed")
+    assert done(kit, run_id) == ["w/a"]
+    assert kit.runs.record(run_id).seq == kit.log.head(run_id).seq
+    await kit.runs.close()
+
+
 @played
 async def test_a_pause_does_not_wait_for_the_end_of_a_wait() -> None:
     kit, run_id = await waiting()

@@ -16,12 +16,15 @@ from setpoint.adapters.approvers.roster import Roster
 from setpoint.adapters.approvers.signing import sign_with
 from setpoint.adapters.stores.sqlite import SqliteLog
 from setpoint.app.workflow import approval_terms
+from setpoint.engine.runs.journal import RunJournal, read_run
+from setpoint.engine.runs.program import Program
 from setpoint.kernel.run_events import (
     ApprovalRequested,
     ApprovalResolved,
     ApprovalSigned,
     EffectQueued,
     LateResult,
+    Migrated,
 )
 from setpoint.kernel.ticket import Ticket, Verdict, action_digest, decide, describe, read_ticket, signed_bytes
 from setpoint.testing import AppKit, FakeClock
@@ -554,6 +557,81 @@ async def test_a_run_of_a_version_that_is_gone_is_left_alone_until_it_is_back() 
     kit.restart()
     await kit.runs.work(until_idle=True)
     assert kit.runs.record(run_id).state == "COMPLETED"
+
+
+@played
+async def test_rules_that_changed_after_the_yes_void_it_and_the_new_ones_are_asked_for() -> None:
+    """R126, D3"""
+    app = new_app()
+
+    def version(number: int, quorum: int) -> Any:
+        w = flow(app, version=number).approval("ok", by=["ops"], of="pay", quorum=quorum)
+        return w.wait_for("go", timeout="9d").capability("pay", pay).program
+
+    version(1, 1)
+    newer = version(2, 2)
+    kit = kit_of(app)
+    given, state = app.workflows[0].program.begin({"order_id": "A"})
+    run_id = await kit.runs.start(app.workflows[0].program, given, state)
+    await kit.go_on(run_id)
+    kit.approve(run_id, by="anna")
+    await kit.go_on(run_id)
+    assert outcomes(kit, run_id) == ["granted"]
+    await migrated(kit, run_id, newer)
+    kit.signal(run_id, "go")
+    assert (await kit.go_on(run_id)).exit_code == 13
+    assert outcomes(kit, run_id) == ["granted", "void"]
+    assert [ticket.quorum for ticket in kit.tickets(run_id)] == [2]
+    kit.approve(run_id, by="anna")
+    assert (await kit.go_on(run_id)).exit_code == 13
+    kit.approve(run_id, by="bert")
+    assert (await kit.go_on(run_id)).record.state == "COMPLETED"
+    assert len(world(kit).ledger) == 1
+
+
+async def migrated(kit: AppKit, run_id: str, program: Program) -> None:
+    """The run under another definition, as a migration writes it down."""
+    lease = kit.log.claim(run_id, kit.runs.owner, 60_000)
+    record, head = read_run(kit.log, run_id)
+    journal = RunJournal(kit.log, kit.clock, lease, head, record)
+    definition = program.definition
+    document = journal.store(definition.document)
+    await journal.write(
+        Migrated(definition=document, definition_digest=definition.digest, version=definition.version, by="ops")
+    )
+    kit.log.release(lease)
+
+
+@played
+async def test_a_condition_that_comes_true_between_the_node_and_the_call_asks_at_the_call() -> None:
+    """R126"""
+    app = new_app()
+    w = flow(app).approval("ok", by=["ops"], of="pay", when=lambda s: s.cents > 500)
+    w.step("more", lambda s: {"cents": s.cents + 1_000}).capability("pay", pay)
+    kit = kit_of(app)
+    outcome = await kit.run("w", {"order_id": "A", "cents": 1})
+    assert outcome.exit_code == 13
+    assert [ticket.node for ticket in kit.tickets(outcome.run_id)] == ["w/pay"]
+    assert world(kit).deliveries == []
+
+
+@played
+async def test_rounds_of_a_map_each_wait_for_their_own_yes() -> None:
+    app = new_app()
+    body = app.fragment("body", state=State).step("set", lambda s: {"cents": s.item})
+    body.capability("pay", pay, approval=approval_terms(by=["ops"]))
+    flow(app).map("m", lambda s: [1, 2, 3], body, item="item", at_once=3)
+    kit = kit_of(app)
+    outcome = await kit.run("w", {"order_id": "A"})
+    tickets = {ticket.arguments["cents"]: ticket for ticket in kit.tickets(outcome.run_id)}
+    assert set(tickets) == {1, 2, 3}
+    say(kit, outcome.run_id, tickets[2], "anna")
+    await kit.go_on(outcome.run_id)
+    assert list(world(kit).effects) == ["refund:A:2"]
+    kit.restart()
+    kit.approve(outcome.run_id, by="anna")
+    assert (await kit.go_on(outcome.run_id)).record.state == "COMPLETED"
+    assert sorted(world(kit).effects.values()) == [1, 1, 1]
 
 
 # Waiting

@@ -320,7 +320,7 @@ class Runs:
                         active = self._active.get(run_id)
                         if active is None or not active.killed:
                             raise
-                        hand.journal = journal = self._reopened(hand)
+                        hand.journal = journal = await self._reopened(hand)
                         asyncio.current_task().uncancel()  # type: ignore[union-attr]
             drop_late(hand)
             await journal.flush()
@@ -330,8 +330,9 @@ class Runs:
             self._active.pop(run_id, None)
             self._release(journal.lease)
 
-    def _reopened(self, hand: Hand) -> RunJournal:
+    async def _reopened(self, hand: Hand) -> RunJournal:
         """After a kill cut a run off anywhere: what the log has of it, and nothing else."""
+        await self.log.flush(hand.run_id)  # an append that was cut off may still be on its way
         record, head = read_run(self.log, hand.run_id)
         return RunJournal(self.log, self.clock, hand.journal.lease, head, record)
 
