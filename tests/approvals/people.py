@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -11,44 +10,9 @@ from setpoint.adapters.approvers.roster import Approver
 from setpoint.adapters.approvers.signatures import plain_key
 from setpoint.kernel.quorum import Entitled
 from setpoint.kernel.ticket import Ticket, Verdict, decide
-from setpoint.testing.clock import EPOCH_MS
+from setpoint.testing.conformance.approvers import ASKED_MS, EXPIRES_MS, NOW_MS, sha, ticket
 
-ASKED_MS = EPOCH_MS
-EXPIRES_MS = EPOCH_MS + 3_600_000
-NOW_MS = EPOCH_MS + 60_000
-
-
-def sha(text: str) -> str:
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
-
-
-def ticket(**changes: Any) -> Ticket:
-    """A refund above the limit, asked for by customer 17, to be approved by ops or finance."""
-    fields: dict[str, Any] = {
-        "ticket_id": "ticket-0000000000000001",
-        "stream": "run-0000000000000007",
-        "name": "refund",
-        "node": "refund/decision/APPROVED/issue",
-        "capability": "issue_refund",
-        "effect": "compensable",
-        "target": "bank account of order A-1001",
-        "authority": "scope refunds:write of the support credential",
-        "arguments": {"order_id": "A-1001", "cents": 12_000, "notify": True},
-        "preview": "120.00 EUR go back to the card of order A-1001",
-        "preconditions": ("order A-1001 is paid", "order A-1001 has no refund"),
-        "base_digest": sha("state"),
-        "definition_digest": sha("definition"),
-        "policy_digest": sha("policy"),
-        "requester": "customer:17",
-        "by": ("ops", "finance"),
-        "quorum": 1,
-        "each_role": False,
-        "requested_at_ms": ASKED_MS,
-        "expires_at_ms": EXPIRES_MS,
-        "budget": "0.40 of 2.00 USD spent, 1.60 left",
-        "nonce": "b0c6e1b2a7f04f1f",
-    }
-    return Ticket(**{**fields, **changes})
+__all__ = ["ASKED_MS", "EXPIRES_MS", "NOW_MS", "approver", "entitled", "private", "public", "sha", "ticket"]
 
 
 def private(name: str) -> Ed25519PrivateKey:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.approvals.people import ASKED_MS, EXPIRES_MS, NOW_MS, sha, ticket
+from tests.approvals.people import ASKED_MS, NOW_MS, sha, ticket
 
 from setpoint.kernel.errors import UsageFault
 from setpoint.kernel.keys import canonical
@@ -29,31 +29,7 @@ from setpoint.kernel.ticket import (
     ticket_bytes,
     ticket_digest,
 )
-
-OTHER: dict[str, Any] = {
-    "ticket_id": "ticket-0000000000000002",
-    "stream": "run-0000000000000008",
-    "name": "refund2",
-    "node": "refund/decision/APPROVED/issue2",
-    "capability": "issue_refund2",
-    "effect": "irreversible",
-    "target": "another account",
-    "authority": "another scope",
-    "arguments": {"order_id": "A-1001", "cents": 12_001, "notify": True},
-    "preview": "120.01 EUR",
-    "preconditions": ("order A-1001 is paid",),
-    "base_digest": sha("state2"),
-    "definition_digest": sha("definition2"),
-    "policy_digest": sha("policy2"),
-    "requester": "customer:18",
-    "by": ("finance", "ops"),
-    "quorum": 2,
-    "each_role": True,
-    "requested_at_ms": ASKED_MS + 1,
-    "expires_at_ms": EXPIRES_MS + 1,
-    "budget": "nothing left",
-    "nonce": "b0c6e1b2a7f04f1e",
-}
+from setpoint.testing.conformance.approvers import OTHER
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(st.characters(codec="utf-8"), max_size=8),

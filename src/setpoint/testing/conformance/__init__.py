@@ -13,10 +13,25 @@ adapters and fakes run the same classes. Needs pytest (``pip install 'setpoint[p
 
 import pytest
 
-_MODULES = ("log", "log_beside", "log_statements")
+_MODULES = ("approvers", "clock", "effector", "log", "log_beside", "log_statements", "proposer")
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))  # a failing assertion shows its values
 
+from setpoint.testing.conformance.approvers import ApproversSuite, Person  # noqa: E402
+from setpoint.testing.conformance.clock import ClockSuite  # noqa: E402
+from setpoint.testing.conformance.effector import EffectorSuite, OtherSide  # noqa: E402
 from setpoint.testing.conformance.log import LogSuite  # noqa: E402
 from setpoint.testing.conformance.log_statements import StatementSuite  # noqa: E402
+from setpoint.testing.conformance.proposer import Act, Played, ProposerSuite  # noqa: E402
 
-__all__ = ["LogSuite", "StatementSuite"]
+__all__ = [
+    "Act",
+    "ApproversSuite",
+    "ClockSuite",
+    "EffectorSuite",
+    "LogSuite",
+    "OtherSide",
+    "Person",
+    "Played",
+    "ProposerSuite",
+    "StatementSuite",
+]
