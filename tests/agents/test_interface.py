@@ -1,4 +1,4 @@
-"""The program of INTERFACE 6, completed, and agents with the models a user names."""
+"""The program that the pages on Python show, completed, and agents with the models a user names."""
 
 from __future__ import annotations
 
