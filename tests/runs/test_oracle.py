@@ -18,7 +18,7 @@ from setpoint.testing import AppKit, Crash, CrashingLog, FakeEffector
 
 SEED = int(os.environ.get("SETPOINT_SEED", "0"))
 CASES = 100
-CASES_LONG = 5_000
+CASES_LONG = 2_000
 
 
 class Start(BaseModel):

@@ -399,7 +399,7 @@ def checked(log: MemoryLog, run_id: str, known: dict[str, Program], seed: int) -
 @pytest.mark.parametrize("part", range(WALKS // WALKS_A_TEST))
 @played
 async def test_no_word_of_a_hostile_proposer_takes_a_run_off_its_graph(part: int) -> None:
-    """R034, R043, R045"""
+    """R034"""
     seen = await walk_many(SEED + part, WALKS_A_TEST)
     # The walks went somewhere: everything a log can hold of people and the outside is among what was checked.
     for kind in ("EffectDelivered", "ApprovalResolved", "ApprovalSigned", "SignalReceived", "LateResult", "Compensated",
