@@ -20,6 +20,7 @@ from setpoint.engine.runs.journal import Observer, RunJournal, read_run
 from setpoint.engine.runs.messages import drop_late, is_kill
 from setpoint.engine.runs.program import Program, Values
 from setpoint.engine.runs.pursue import pursue
+from setpoint.engine.slots import ModelSlots
 from setpoint.kernel import limits
 from setpoint.kernel.errors import Fault, IllegalTransition, LeaseLost, StoreFault, UsageFault
 from setpoint.kernel.events import LeaseClaimed
@@ -93,7 +94,7 @@ class Runs:
     _beat: asyncio.Task[None] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.shared = Shared(self.services, chance=self.chance)
+        self.shared = Shared(ModelSlots(self.clock), self.services, chance=self.chance)
 
     # Starting
 

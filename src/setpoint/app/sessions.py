@@ -26,7 +26,6 @@ from setpoint.engine.sessions.journal import KIND, Observer, SessionJournal, rea
 from setpoint.engine.sessions.owning import Owning, conflict
 from setpoint.engine.sessions.tokens import PromptTokens, prompt_tokens
 from setpoint.engine.sessions.turn import see_through
-from setpoint.engine.slots import ModelSlots
 from setpoint.kernel import limits
 from setpoint.kernel.actions import Catalogue, RunView, catalogue, offered
 from setpoint.kernel.errors import (
@@ -66,12 +65,10 @@ class Sessions:
     observer: Observer | None = None
     _agents: dict[str, AgentAtWork] = field(default_factory=dict[str, AgentAtWork], init=False)
     _opened: dict[str, Proposer] = field(default_factory=dict[str, Proposer], init=False)
-    _slots: ModelSlots = field(init=False)
     _reached: ReachedRuns = field(init=False)
     _owning: Owning = field(init=False)
 
     def __post_init__(self) -> None:
-        self._slots = ModelSlots(self.runs.clock)
         self._reached = ReachedRuns(self.runs, self.patience_ms)
         self._owning = Owning(self.runs.log, self.runs.clock, self.runs.owner, self.observer)
         programs = {
@@ -282,7 +279,13 @@ class Sessions:
     async def _see_through(self, journal: SessionJournal, agent: str) -> None:
         at_work = self._at_work(agent)
         hand = SessionHand(
-            journal, self.clock, at_work, self._reached, self._proposers(at_work.agent), self._hydrate, self._slots
+            journal,
+            self.clock,
+            at_work,
+            self._reached,
+            self._proposers(at_work.agent),
+            self._hydrate,
+            self.runs.shared.slots,
         )
         await see_through(hand)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from setpoint.engine.runs.journal import RunJournal
 from setpoint.engine.runs.program import Program, Values
+from setpoint.engine.slots import ModelSlots
 from setpoint.kernel.retry import Breaker
 from setpoint.kernel.run_events import NodeFailed
 from setpoint.kernel.run_record import RunRecord, scope_of
@@ -42,8 +43,9 @@ class Asked(Exception):
 
 @dataclass(slots=True)
 class Shared:
-    """What all runs of one process have in common: health of dependencies, recent calls, services, chance."""
+    """What all runs of one process have in common: slots for model calls, services, health of dependencies, chance."""
 
+    slots: ModelSlots
     services: Mapping[str, Any] = field(default_factory=dict[str, Any])
     breakers: dict[str, Breaker] = field(default_factory=dict[str, Breaker])
     sent_at: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])

@@ -58,7 +58,9 @@ async def judge(hand: Hand, node: Judge, path: str, static: str) -> Values:
     note = ""
     while True:
         context = _context(hand, node, path, proposer, tool, shown, note)
-        match await invoke(proposer, context, limits.MODEL_CALL_MS_MAX, hand.clock):
+        async with hand.shared.slots.hold(hand.run_id, context.tokens):
+            outcome = await invoke(proposer, context, limits.MODEL_CALL_MS_MAX, hand.clock)
+        match outcome:
             case Failed() as failure:
                 hand.journal.add(model_failed(proposer, failure))
                 await _after_failure(hand, node, path, failure)
