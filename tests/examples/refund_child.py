@@ -18,6 +18,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from typing import Any
 
 from setpoint import Runtime
@@ -117,6 +118,8 @@ def fork(command: dict[str, Any]) -> dict[str, Any]:
             with os.fdopen(writing, "w") as out:
                 json.dump(asyncio.run(obey(command)), out)
             code = 0
+        except BaseException:  # noqa: BLE001  # whatever it was, the test wants to read it
+            traceback.print_exc()
         finally:
             os._exit(code)
     os.close(writing)
