@@ -10,28 +10,18 @@ import pytest
 
 from setpoint.adapters.workspaces.copy import CopyWorkspaceProvider
 from setpoint.adapters.workspaces.overlay import OverlayWorkspaceProvider
-from setpoint.ports.workspace import Workspace, WorkspaceProvider
+from setpoint.ports.workspace import WorkspaceProvider
+from setpoint.testing.conformance.workspace import DISK_BYTES, WorkspaceBench
 
-from .harness import PlainSandbox, make, unlock, works
+from .harness import PlainSandbox, unlock, works
 
-DISK = 1 << 28
+DISK = DISK_BYTES
 
 
 @dataclass
-class Bench:
-    root: Path
-    state: Path
-    provider: WorkspaceProvider
-    kind: str
-    opened: list[Workspace]
-
-    def open(self, transaction_id: str = "t1") -> Workspace:
-        workspace = self.provider.open(str(self.root), transaction_id, DISK)
-        self.opened.append(workspace)
-        return workspace
-
-    def fill(self, script: str) -> None:
-        make(self.root, script)
+class Bench(WorkspaceBench):
+    kind: str = ""
+    state: Path = Path()
 
 
 def provider_of(kind: str, tmp_path: Path) -> WorkspaceProvider:
@@ -53,8 +43,8 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, overlays: bool) -> Ite
     if not overlays:
         pytest.skip("bwrap cannot mount overlays here")
     (tmp_path / "ws").mkdir()
-    made = Bench(tmp_path / "ws", tmp_path / "state", provider_of(request.param, tmp_path), request.param, [])
+    provider = provider_of(request.param, tmp_path)
+    made = Bench(tmp_path / "ws", provider, kind=request.param, state=tmp_path / "state")
     yield made
-    for workspace in made.opened:
-        workspace.close(keep_staged=False)
+    made.close()
     unlock(tmp_path)
