@@ -17,7 +17,7 @@ from setpoint.kernel.record import Record
 from setpoint.kernel.run_record import RunRecord
 from setpoint.ports.log import StreamInfo
 
-TRAJECTORY, RUN, SESSION = "trajectory", "run", "session"
+TRAJECTORY, RUN, SESSION = KINDS = ("trajectory", "run", "session")
 PLANNED = "Planned"
 """How a plan's own trajectory ends; it is never meant by "the newest"."""
 _SHOWN_MAX = 10

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from setpoint.app.runtime import Observer, Outcome, Runtime
-from setpoint.cli import finding, runs, taskfile
+from setpoint.cli import finding, runs, taskfile, working
 from setpoint.cli.account import exit_code, summary
 from setpoint.cli.live import Watch, run
 from setpoint.cli.running import pursue, say_outcome
@@ -55,7 +55,7 @@ def recover(arguments: Namespace) -> int:
         async with Runtime.open(arguments.store) as runtime:
             watch = Watch(runtime, as_json=False)
             outcomes = await watch.during(runtime.recover(observer=watch.observer, on_fault=faults.__setitem__))
-        return outcomes, await runs.recover(arguments, faults)
+        return outcomes, await working.recover(arguments, faults)
 
     faults: dict[str, Fault] = {}
     outcomes, of_runs = run(body())

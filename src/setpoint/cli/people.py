@@ -79,9 +79,9 @@ def _ask(arguments: Namespace, action: str, when_owned: str, when_idle: str) -> 
 
     async def body() -> tuple[str, str]:
         if found.is_run:
-            from setpoint.cli import runs
+            from setpoint.cli import telling
 
-            run_record, said = await runs.ask(arguments, found.id, action)
+            run_record, said = await telling.ask(arguments, found.id, action)
             return run_record.state, said
         async with Runtime.open(arguments.store) as runtime:
             runtime.request(found.id, action, by=finding.me(), argument=arguments.reason)
