@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
-import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,40 +15,19 @@ from setpoint.adapters.sandboxes.cgroup import find_home
 from setpoint.adapters.sandboxes.opening import open_sandbox
 from setpoint.adapters.sandboxes.probe import RUNGS, Found, Rung, probe
 from setpoint.kernel.errors import IsolationUnavailable
-from setpoint.ports.sandbox import Action, BindView, Finished, Limits, OverlayView, Sandbox, View
+from setpoint.ports.sandbox import Sandbox
+from setpoint.testing.conformance.sandbox import QUICK, SandboxBench, odd_number_of_seconds, processes_with
 
-_serial = itertools.count()
+__all__ = ["QUICK", "Bench"]
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """One sandbox, one workspace, and shorthand to run shell scripts in it."""
-
-    sandbox: Sandbox
+class Bench(SandboxBench):
     rung: str
-    workspace: Path
 
     @property
     def isolated(self) -> bool:
         return self.rung in ("overlay", "copy")
-
-    def view(self) -> View:
-        root = os.fspath(self.workspace)
-        return OverlayView((root,)) if self.rung == "overlay" else BindView(root)
-
-    def action(self, script: str, **fields: object) -> Action:
-        fields.setdefault("view", self.view())
-        fields.setdefault("limits", QUICK)
-        return Action(("/bin/sh", "-c", script), **fields)  # type: ignore[arg-type]
-
-    def run(self, script: str, **fields: object) -> Finished:
-        return self.execute(self.action(script, **fields))
-
-    def execute(self, action: Action) -> Finished:
-        return asyncio.run(self.sandbox.run(action))
-
-
-QUICK = Limits(wall_ms=20_000, memory_bytes=128 << 20, pids=24, disk_bytes=32 << 20)
 
 
 @pytest.fixture(scope="session")
@@ -110,28 +86,16 @@ def _bench(rung: Rung, sandboxes: Sandboxes, tmp_path: Path) -> Bench:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (workspace / "file").write_text("content\n")
-    return Bench(sandboxes(rung), rung, workspace)
+    return Bench(sandboxes(rung), workspace, rung == "overlay", rung)
 
 
 @pytest.fixture
 def marker() -> str:
     """A number of seconds nobody else sleeps for, to recognise processes by."""
-    return f"{random.randint(100_000, 999_999)}.{os.getpid()}{next(_serial)}"
+    return odd_number_of_seconds()
 
 
 @pytest.fixture
 def alive() -> Callable[[str], list[int]]:
     """Processes of this machine whose command line holds a marker."""
-
-    def find(text: str) -> list[int]:
-        pids: list[int] = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                try:
-                    if text.encode() in (entry / "cmdline").read_bytes():
-                        pids.append(int(entry.name))
-                except OSError:
-                    continue
-        return pids
-
-    return find
+    return processes_with

@@ -14,9 +14,9 @@ from setpoint.adapters.sandboxes.opening import open_sandbox
 from setpoint.adapters.workspaces.opening import open_workspaces
 from setpoint.kernel.errors import ChangeRejected, IsolationUnavailable, WorkspaceFault
 from setpoint.ports.sandbox import Action, Finished, Limits, Sandbox, View
+from setpoint.testing.conformance.workspace import AWKWARD, TREE
 
 from .harness import make, picture, unlock
-from .test_conformance import AWKWARD, TREE
 
 DISK = 16 << 20
 

@@ -13,7 +13,18 @@ adapters and fakes run the same classes. Needs pytest (``pip install 'setpoint[p
 
 import pytest
 
-_MODULES = ("approvers", "clock", "effector", "log", "log_beside", "log_statements", "proposer", "views", "workspace")
+_MODULES = (
+    "approvers",
+    "clock",
+    "effector",
+    "log",
+    "log_beside",
+    "log_statements",
+    "proposer",
+    "sandbox",
+    "views",
+    "workspace",
+)
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))  # a failing assertion shows its values
 
 from setpoint.testing.conformance.approvers import ApproversSuite, Person  # noqa: E402
@@ -22,6 +33,7 @@ from setpoint.testing.conformance.effector import EffectorSuite, OtherSide  # no
 from setpoint.testing.conformance.log import LogSuite  # noqa: E402
 from setpoint.testing.conformance.log_statements import StatementSuite  # noqa: E402
 from setpoint.testing.conformance.proposer import Act, Played, ProposerSuite  # noqa: E402
+from setpoint.testing.conformance.sandbox import SandboxSuite  # noqa: E402
 from setpoint.testing.conformance.workspace import WorkspaceSuite  # noqa: E402
 
 __all__ = [
@@ -34,6 +46,7 @@ __all__ = [
     "Person",
     "Played",
     "ProposerSuite",
+    "SandboxSuite",
     "StatementSuite",
     "WorkspaceSuite",
 ]

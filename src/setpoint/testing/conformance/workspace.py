@@ -83,8 +83,8 @@ class WorkspaceSuite:
             def provider(self, tmp_path):
                 return MyProvider(tmp_path / "state")
 
-    Its views are acted in by bubblewrap, as a sandbox would; without overlays on this machine the suite is skipped. What
-    no test in one process can show stays with the author: that a crash during ``commit`` or ``undo`` leaves exactly the
+    Its views are acted in by bubblewrap, as a sandbox would; where that makes no overlays the suite is skipped. What no
+    test in one process can show stays with the author: that a crash during ``commit`` or ``undo`` leaves exactly the
     old tree or the new one, that what ``keep`` acknowledged survives a power cut, and that costs depend on the change.
     """
 
