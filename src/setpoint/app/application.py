@@ -6,6 +6,7 @@ Nothing here has a side effect, and nothing is global: two applications in one p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from setpoint.adapters.approvers.roster import Approver, refuse_shared
@@ -23,18 +24,24 @@ StateT = TypeVar("StateT")
 
 
 class App:
-    """What an application declares. ``check`` proves it before anything runs; ``Runtime.open(store, app)`` does so."""
+    """What an application declares. ``check`` proves it before anything runs; ``Runtime.open(store, app)`` does so.
 
-    def __init__(self, name: str) -> None:
+    ``services()`` gives an async context manager over what capabilities find in ``ctx.services``: it is entered where
+    runs are worked on (``setpoint run``, ``worker``, ``async with Runtime.open(...)``), and left when that ends.
+    """
+
+    def __init__(
+        self, name: str, *, services: Callable[[], AbstractAsyncContextManager[Mapping[str, Any]]] | None = None
+    ) -> None:
         if not NAME.fullmatch(name):
             raise DefinitionFault(f"{name!r} is no name for an app: letters, digits, - _ . and at most 64 of them")
         self.name = name
+        self.services = services
         self._workflows: dict[tuple[str, int], Workflow[Any, Any]] = {}
         self._fragments: dict[str, Fragment[Any]] = {}
         self._agents: dict[str, Agent] = {}
         self._hydrators: dict[str, Hydrator] = {}
         self._approvers: list[Approver] = []
-        self._programs: dict[str, Program] = {}
 
     # Declaring
 

@@ -96,6 +96,10 @@ class Runs:
     def __post_init__(self) -> None:
         self.shared = Shared(ModelSlots(self.clock), self.services, chance=self.chance)
 
+    def serve(self, services: Mapping[str, Any]) -> None:
+        """What capabilities and hydrators find in their context from now on."""
+        self.services = self.shared.services = services
+
     # Starting
 
     def new_id(self) -> str:

@@ -85,7 +85,8 @@ class Runtime:
         self.log = log
         self.clock = clock
         self.app = app
-        self._services = services or {}
+        self._services = None if services is None else dict(services)
+        self._serving = contextlib.AsyncExitStack()
         self._worker = Worker(places, log, clock, () if app is None else app.approvers)
         self._runs: Runs | None = None
         self._sessions: Sessions | None = None
@@ -96,7 +97,8 @@ class Runtime:
         from setpoint.app.opening import open_runs
         from setpoint.app.sessions import Sessions
 
-        self._runs = open_runs(app, self.log, self.clock, self._worker.owner, self.places, self._services)
+        found = {} if self._services is None else self._services
+        self._runs = open_runs(app, self.log, self.clock, self._worker.owner, self.places, found)
         self._sessions = Sessions(app, self._runs, self._open_route, models)
         self._runs.judges = self._sessions.first_of(judges)
 
@@ -143,20 +145,19 @@ class Runtime:
         """A runtime over ``store`` (a URL), by default the user's own. Closed on leaving the block.
 
         ``app`` is proved first: DefinitionFault for a workflow that breaks an obligation. ``services`` is what its
-        capabilities find in their context: clients, connections, settings. ``models`` (routes, or proposers of one's
+        capabilities find in their context: clients, connections, settings (default: what ``app.services()`` opens, for
+        as long as the block lasts). ``models`` (routes, or proposers of one's
         own) replace those that the app's agents declare; ``judges`` answer its judge nodes (default: ``models``).
         """
-        runtime = open_runtime(store, app, services=services, models=models, judges=judges, clock=clock)
-        try:
+        async with open_runtime(store, app, services=services, models=models, judges=judges, clock=clock) as runtime:
             yield runtime
-        finally:
-            await runtime.close()
 
     async def close(self) -> None:
         if self._runs is not None:
             await self._runs.close()
         if self._sessions is not None:
             await self._sessions.close()
+        await self._serving.aclose()
         await self.equipment.close()
         await self.log.close()
 
@@ -169,7 +170,17 @@ class Runtime:
         self.sync.close()
 
     async def __aenter__(self) -> Runtime:
+        try:
+            await self._serve()
+        except BaseException:
+            await self.close()
+            raise
         return self
+
+    async def _serve(self) -> None:
+        """Open what the application declares as its services, unless others were given."""
+        if self._runs is not None and self.app is not None and self.app.services is not None and self._services is None:
+            self._runs.serve(await self._serving.enter_async_context(self.app.services()))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
