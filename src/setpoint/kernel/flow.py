@@ -215,7 +215,7 @@ def exact(value: Any) -> Any:
 
 def join(*names: str) -> str:
     """A path of names; empty ones are left out."""
-    return "/".join(name for name in names if name)
+    return "/".join(filter(None, names))
 
 
 def walk(block: Block, at: str) -> Iterator[tuple[str, AnyNode]]:
