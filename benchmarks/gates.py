@@ -53,7 +53,7 @@ PEERS = {"langgraph": "LangGraph", "dbos": "DBOS"}
 
 def gates(results: Results) -> list[Gate]:
     """Every gate whose measurement could be made here."""
-    return [*_turn(results), *_growth(results), *_concurrent(results), *_rest(results)]
+    return [*_turn(results), *_growth(results), *_concurrent(results), *_rest(results), *_workflows(results)]
 
 
 def _turn(results: Results) -> list[Gate]:
@@ -127,3 +127,54 @@ def _rest(results: Results) -> list[Gate]:
 
 def _most(rounds: Rounds, key: str) -> float:
     return max(float(found[key]) for found in rounds)
+
+
+# Workflows
+
+
+def rate(rounds: Rounds) -> float:
+    """Steps a second at best; what a peer's program calls a turn is one step here."""
+    return max(float(found["steps_per_s"] if "steps_per_s" in found else found["turns_per_s"]) for found in rounds)
+
+
+def step_syncs(results: Results, job: str) -> float | None:
+    """Syncs a step as the kernel saw them, else as our store counts them; None where neither is known."""
+    counted = [float(item["syncs"]) for item in results.get("step syncs", ()) if item["job"] == job]
+    if counted:
+        return counted[0]
+    return _most(results[job], "syncs") if "syncs" in results[job][0] else None
+
+
+def _workflows(results: Results) -> list[Gate]:
+    ours, runs = results["steps ours"], results["runs ours"]
+    windows = results["step windows"]
+    early, late = (
+        min(value for found in windows for value in found["cpu_ms"][step]) for step in (str(EARLY), str(LATE))
+    )
+    grown = [float(found["bytes"][str(LATE)]) / float(found["bytes"][str(EARLY)]) for found in windows]
+    peer = max(rate(results[key]) for key in ("runs dbos threads", "runs dbos coroutines"))
+    waiting = results["waiting"]
+    return [
+        *(
+            Gate(
+                "e",
+                f"CPU a step, {name} / ours",
+                least(results[f"steps {key}"], "cpu_ms") / least(ours, "cpu_ms"),
+                4,
+                "x",
+                True,
+            )
+            for key, name in PEERS.items()
+        ),
+        *(
+            Gate("e", f"syncs a {what}", syncs, 2, "syncs")
+            for job, what in (("steps ours", "step"), ("calls ours", "call under a key"))
+            if (syncs := step_syncs(results, job)) is not None
+        ),
+        Gate("e", f"CPU at step {LATE:,} / step {EARLY}", late / early, 1.15, "x"),
+        Gate("e", f"bytes a step at step {LATE:,} / step {EARLY}", max(grown), 1.15, "x"),
+        Gate("e", "1,000 runs at once: steps a second, ours / DBOS", rate(runs) / peer, 6, "x", True),
+        Gate("e", "CPU to take up 1,000 steps", middle(results["steps resume"], "cpu_ms"), 100, "ms"),
+        Gate("e", "resident memory of a waiting run", _most(waiting, "resident_bytes_each"), 4096, "bytes"),
+        Gate("e", "threads of 10,000 waiting runs", _most(waiting, "threads"), 0, "threads"),
+    ]

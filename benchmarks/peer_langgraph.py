@@ -1,9 +1,11 @@
-"""a) LangGraph: a graph over its SQLite checkpointer in ``sync`` mode. Prints one JSON line.
+"""a) and e) LangGraph: a graph over its SQLite checkpointer in ``sync`` mode. Prints one JSON line.
 
 ``--nodes 2``: a turn is a model node and a tool node, as its own agents are built, so that a turn records what ours
 records: the reply, and the result of the action. ``--nodes 1``: one bare node a turn. ``--state list`` keeps every
-message in the state (the usual reducer), ``--state last`` only the newest. ``--concurrent C`` runs as many graphs at
-once, in threads over one saver or, with ``--aio``, as coroutines over the asynchronous saver.
+message in the state (the usual reducer), ``--state last`` only the newest, ``--state count`` only a number: with one
+node that is a workflow whose steps do nothing, and with ``--chain`` it has a node for each of them in place of a loop.
+``--concurrent C`` runs as many graphs at once, in threads over one saver or, with ``--aio``, as coroutines over the
+asynchronous saver.
 """
 
 from __future__ import annotations
@@ -34,18 +36,24 @@ class Newest(TypedDict):
     message: str
 
 
+class Count(TypedDict):
+    n: int
+
+
 class Messages(TypedDict):
     n: int
     message: Annotated[list[str], operator.add]
 
 
-def graph(state: str, nodes: int, turns: int, saver: Any) -> Any:
-    """``turns`` turns from ``n = 0``; a later ``n`` starts nearer to the end."""
+def graph(state: str, nodes: int, turns: int, saver: Any, *, chain: bool = False) -> Any:
+    """``turns`` turns from ``n = 0``; a later ``n`` starts nearer to the end, unless it is a chain."""
 
     def say(text: str) -> Any:
         return [text] if state == "list" else text
 
     def model(at: Any) -> Any:
+        if state == "count":
+            return {"n": at["n"] + 1}
         return {"n": at["n"] + 1, "message": say(MESSAGE)}
 
     def tool(at: Any) -> Any:
@@ -54,7 +62,9 @@ def graph(state: str, nodes: int, turns: int, saver: Any) -> Any:
     def following(at: Any) -> str:
         return END if at["n"] >= turns else "model"
 
-    built = StateGraph(Messages if state == "list" else Newest)
+    if chain:
+        return _row(turns, saver)
+    built = StateGraph({"list": Messages, "last": Newest, "count": Count}[state])
     built.add_node("model", model)
     built.add_edge(START, "model")
     last = "model"
@@ -66,7 +76,21 @@ def graph(state: str, nodes: int, turns: int, saver: Any) -> Any:
     return built.compile(checkpointer=saver)
 
 
+def _row(turns: int, saver: Any) -> Any:
+    """``turns`` nodes, one after the other."""
+    built = StateGraph(Count)
+    last = START
+    for number in range(turns):
+        built.add_node(f"s{number}", lambda at: {"n": at["n"] + 1})
+        built.add_edge(last, f"s{number}")
+        last = f"s{number}"
+    built.add_edge(last, END)
+    return built.compile(checkpointer=saver)
+
+
 def started(state: str, n: int) -> dict[str, object]:
+    if state == "count":
+        return {"n": n}
     return {"n": n, "message": [] if state == "list" else ""}
 
 
@@ -81,9 +105,10 @@ def cpu_s() -> float:
 
 def one(path: str, options: argparse.Namespace) -> dict[str, object]:
     connection = sqlite3.connect(path, check_same_thread=False)
-    app = graph(options.state, options.nodes, options.turns, SqliteSaver(connection))
-    warm = started(options.state, max(0, options.turns - WARM_UP_TURNS))
-    app.invoke(warm, settings("warm-up"), durability="sync")
+    saver = SqliteSaver(connection)
+    app = graph(options.state, options.nodes, options.turns, saver, chain=options.chain)
+    short = graph(options.state, options.nodes, WARM_UP_TURNS, saver, chain=options.chain)
+    short.invoke(started(options.state, 0), settings("warm-up"), durability="sync")
     used, began = cpu_s(), time.perf_counter()
     app.invoke(started(options.state, 0), settings("measured"), durability="sync")
     cpu, wall = cpu_s() - used, time.perf_counter() - began
@@ -145,10 +170,13 @@ def main() -> None:
     parser.add_argument("--dir", required=True)
     parser.add_argument("--turns", type=int, default=1000)
     parser.add_argument("--nodes", type=int, choices=(1, 2), default=2)
-    parser.add_argument("--state", choices=("list", "last"), default="list")
+    parser.add_argument("--state", choices=("list", "last", "count"), default="list")
+    parser.add_argument("--chain", action="store_true", help="a node for each turn, with --state count")
     parser.add_argument("--concurrent", type=int, default=1)
     parser.add_argument("--aio", action="store_true")
     options = parser.parse_args()
+    if (options.state == "count" and options.nodes == 2) or (options.chain and options.state != "count"):
+        parser.error("--state count goes with --nodes 1, and --chain with both")
     with tempfile.TemporaryDirectory(dir=options.dir) as directory:
         path = os.path.join(directory, "checkpoints.db")
         found = many(path, options) if options.concurrent > 1 else one(path, options)

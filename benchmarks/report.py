@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gates import EARLY, LATE, Gate, Results, Rounds, least, middle, most
+from gates import EARLY, LATE, Gate, Results, Rounds, least, middle, most, rate, step_syncs
 
 Row = Sequence[str]
 
@@ -86,6 +86,10 @@ CPU after import for {int(results["resume"][0]["events"]):,} events. The wall cl
 
 {_parked_text(results)}
 
+## e) Workflows
+
+{_workflow_text(results)}
+
 ## What these numbers do not say
 
 - A turn of ours is compared with two recorded steps of a peer, because that is what it records. A peer that is used
@@ -95,6 +99,10 @@ CPU after import for {int(results["resume"][0]["events"]):,} events. The wall cl
   authorization and no evidence at all; what they would cost with them was not measured.
 - The peers are general: LangGraph keeps every version of its state and DBOS runs on Postgres as well. Some of what they
   spend buys things that are not used here.
+- A step of ours reads the state as the author's type, checks what the step changed against it, and keeps hash and
+  chain; a step of a peer is handed a number and hands one back.
+- Restate is a server in Rust with a log and a store of its own, made for many services and machines; its CPU here is of
+  server and service, and the server's own clockwork, while nothing is asked of it, is part of that.
 - With a real model a turn takes seconds and none of this is felt by one agent. It is felt when one machine runs
   hundreds, when a log is kept for years, and when a crash has to be cheap.
 - Where the disk is slow the sync decides: then the ratio of turns a second tends to the ratio of syncs, whatever the
@@ -108,7 +116,7 @@ CPU after import for {int(results["resume"][0]["events"]):,} events. The wall cl
   length of one sync, unless the last one took longer than 10 ms.
 - {_sync_words(results)}
 - Parts a, c and d stand on the real engine, gate and store with stand-ins for workspace, sandbox, verifier and model;
-  part b on the real workspace and sandbox without the engine.
+  part b on the real workspace and sandbox without the engine; part e is an application as a user writes it.
 - Part b measures `true`, which changes nothing. A change costs what its files cost to digest and to sync.
 - The first opening of a repository reads all of it once (part b says how long); it is not part of a transaction.
 
@@ -118,9 +126,9 @@ CPU after import for {int(results["resume"][0]["events"]):,} events. The wall cl
 make bench
 ```
 
-installs the peers into the project's environment and takes five to ten minutes. `python benchmarks/run.py --help` names
-the rest: another disk, more rounds, what every process printed as JSON. Each measurement is a small program in
-`benchmarks/` that can be run by itself.
+installs the peers into the project's environment and, where there is npm, the server of Restate into `build/npm`, and
+takes ten to fifteen minutes. `python benchmarks/run.py --help` names the rest: another disk, more rounds, what every
+process printed as JSON. Each measurement is a small program in `benchmarks/` that can be run by itself.
 """
 
 
@@ -288,3 +296,128 @@ def _sync_words(results: Results) -> str:
     return (
         "System calls could not be traced here, so our syncs are as the store counts them and the peers' are left out."
     )
+
+
+# Workflows
+
+
+def _workflow_text(results: Results) -> str:
+    waiting, traced = results["waiting"][0], results["waiting traced"][0]
+    return f"""\
+A workflow of 1,000 steps that do nothing but add 1 to a number of the state, in one run: ours a chain of 1,000 nodes,
+LangGraph's a loop over one node (a chain is the row below it), DBOS' a function that calls 1,000 steps, Restate's a
+function of 1,000 `run_typed`. Same durability: each step is on the disk before the next begins.
+{_step_versions(results)} The last row is a workflow of 1,000 effects under a business key, each of which is an intent
+with its claim, synced, and a result, synced.
+
+{_step_table(results)}
+
+{_step_growth_table(results)}
+
+Steps around step {EARLY} and step {LATE:,} of one run of more than {LATE:,} nodes: the record keeps a cursor a block
+and forgets a node when it is done.
+
+### A thousand runs at once
+
+1,000 runs of 10 steps, started, run and ended in one process. DBOS in both of its ways: `start_workflow` on its own
+pool of threads, and `start_workflow_async` with asynchronous steps.
+
+{_runs_table(results)}
+
+### Taken up, and waiting
+
+A worker ran 1,000 steps and was killed with SIGKILL inside the effect behind them. Another process proves the workflow,
+opens the store, claims the run, settles the effect by its probe and completes the run: {_taken_up(results)} It folds
+from the newest snapshot, at most 200 events.
+
+Ten thousand runs that wait for a signal: {waiting["resident_bytes_each"]:,.0f} bytes of resident memory each, of which
+{traced["traced_bytes_each"]:,.0f} are Python's own allocations. Threads, file descriptors and tasks of them all:
+{waiting["threads"]}, {waiting["files"]}, {waiting["tasks"]}. Starting one, its step and its wait took
+{waiting["cpu_ms_each"]:.2f} ms of CPU, and each is {waiting["disk_bytes_each"]:,.0f} bytes on disk."""
+
+
+def _taken_up(results: Results) -> str:
+    total, opening = (_number(middle(results["steps resume"], key), "ms") for key in ("cpu_ms", "opening_cpu_ms"))
+    return f"{total} of CPU, of which {opening} are the proof and the opening."
+
+
+_STEP_NAMES = {
+    "steps ours": "Setpoint",
+    "steps langgraph": "LangGraph, a loop over one node",
+    "steps langgraph chain": "LangGraph, 1,000 nodes in a row",
+    "steps dbos": "DBOS",
+    "steps restate": "Restate, server and Python service",
+    "calls ours": "Setpoint, effects under a key",
+}
+_RUN_NAMES = {
+    "runs ours": "Setpoint, coroutines",
+    "runs dbos threads": "DBOS, threads",
+    "runs dbos coroutines": "DBOS, coroutines",
+    "runs restate": "Restate, 100 requests at a time",
+}
+
+
+def _unmeasured(results: Results, job: str) -> str:
+    """Why a peer could not be measured; empty when it was."""
+    return next((str(found["unavailable"]) for found in results[job] if "unavailable" in found), "")
+
+
+def _step_versions(results: Results) -> str:
+    if why := _unmeasured(results, "steps restate"):
+        return f"Restate was not measured: {why}."
+    return f"Restate: {results['steps restate'][0]['version']}."
+
+
+def _step_table(results: Results) -> str:
+    ours = results["steps ours"]
+    rows: list[Row] = []
+    for job, name in _STEP_NAMES.items():
+        if _unmeasured(results, job):
+            rows.append((name, "not measured", "", "", "", "", ""))
+            continue
+        found, syncs = results[job], step_syncs(results, job)
+        rows.append(
+            (
+                name,
+                f"{least(found, 'cpu_ms'):.2f} ms",
+                f"{middle(found, 'cpu_ms'):.2f} ms",
+                f"{least(found, 'cpu_ms') / least(ours, 'cpu_ms'):.2f}",
+                f"{rate(ours) / rate(found):.2f}",
+                "" if syncs is None else f"{syncs:.2f}",
+                f"{middle(found, 'bytes'):,.0f}" if "bytes" in found[0] else "",
+            )
+        )
+    return _markdown(_STEP_HEAD, rows)
+
+
+_STEP_HEAD = (
+    "engine",
+    "CPU a step, best",
+    "median",
+    "CPU, best / ours",
+    "steps a second, ours / this",
+    "syncs a step",
+    "bytes a step",
+)
+
+
+def _step_growth_table(results: Results) -> str:
+    rows: list[Row] = []
+    for step in (str(EARLY), str(LATE)):
+        values = sorted(value for found in results["step windows"] for value in found["cpu_ms"][step])
+        size = max(float(found["bytes"][step]) for found in results["step windows"])
+        rows.append((f"{int(step):,}", f"{values[0]:.2f} ms", f"{values[len(values) // 2]:.2f} ms", f"{size:,.0f}"))
+    return _markdown(("at step", "CPU a step, best", "median", "bytes a step"), rows)
+
+
+def _runs_table(results: Results) -> str:
+    ours = results["runs ours"]
+    rows: list[Row] = []
+    for job, name in _RUN_NAMES.items():
+        if _unmeasured(results, job):
+            rows.append((name, "not measured", "", ""))
+            continue
+        found = results[job]
+        syncs = f"{middle(found, 'syncs'):.3f}" if "syncs" in found[0] else ""
+        rows.append((name, f"{least(found, 'cpu_ms'):.2f} ms", f"{rate(ours) / rate(found):.2f}", syncs))
+    return _markdown(("1,000 at once", "CPU a step, best", "steps a second, ours / this", "syncs a step"), rows)

@@ -42,7 +42,25 @@ HUNDRED = {
     "langgraph 100 coroutines": ["peer_langgraph.py", "--turns", "20", "--concurrent", "100", "--aio"],
     "langgraph 100 one node": ["peer_langgraph.py", "--turns", "20", "--concurrent", "100", "--nodes", "1"],
 }
+STEPS = {
+    "steps ours": ["workflow_steps.py", "--steps", "1000"],
+    "steps langgraph": ["peer_langgraph.py", "--turns", "1000", "--nodes", "1", "--state", "count"],
+    "steps langgraph chain": ["peer_langgraph.py", "--turns", "1000", "--nodes", "1", "--state", "count", "--chain"],
+    "steps dbos": ["peer_dbos.py", "--turns", "1000", "--steps", "0"],
+    "steps restate": ["peer_restate.py", "--steps", "1000"],
+    "calls ours": ["workflow_steps.py", "--steps", "1000", "--calls"],
+}
+THOUSAND = {
+    "runs ours": ["workflow_steps.py", "--steps", "10", "--concurrent", "1000"],
+    "runs dbos threads": ["peer_dbos.py", "--turns", "10", "--steps", "0", "--concurrent", "1000"],
+    "runs dbos coroutines": ["peer_dbos.py", "--turns", "10", "--steps", "0", "--concurrent", "1000", "--aio"],
+    "runs restate": ["peer_restate.py", "--steps", "10", "--concurrent", "1000"],
+}
 SYNC_TURNS = (100, 400)  # the difference of the two leaves out what opening and closing cost
+
+
+Measured = dict[str, list[dict[str, Any]]]
+"""What the processes of each job printed, one mapping a round."""
 
 
 class Failed(Exception):
@@ -59,8 +77,8 @@ def child(argv: list[str], before: tuple[str, ...] = ()) -> dict[str, Any]:
     return json.loads(lines[-1])
 
 
-def interleaved(jobs: dict[str, list[str]], rounds: int, directory: str) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in jobs}
+def interleaved(jobs: dict[str, list[str]], rounds: int, directory: str) -> Measured:
+    found: Measured = {name: [] for name in jobs}
     for number in range(rounds):
         for name, argv in jobs.items():
             said(f"round {number + 1} of {rounds}: {name}")
@@ -68,42 +86,51 @@ def interleaved(jobs: dict[str, list[str]], rounds: int, directory: str) -> dict
     return found
 
 
-def counted_syncs(directory: str) -> list[dict[str, Any]]:
-    """Syncs a turn as the kernel saw them; empty where system calls may not be traced."""
+def counted_syncs(jobs: dict[str, list[str]], directory: str) -> list[dict[str, Any]]:
+    """Syncs a turn, or a step, as the kernel saw them; empty where system calls may not be traced.
+
+    The third word of a job is how many of them it makes: it is run with two other numbers.
+    """
     strace = shutil.which("strace")
     if strace is None or subprocess.run([strace, "-o", os.devnull, "true"], capture_output=True).returncode:
         return []
     found: list[dict[str, Any]] = []
-    for job in ("ours", "langgraph", "dbos", "langgraph one node", "dbos one step"):
+    for job, argv in jobs.items():
         said(f"counting syncs: {job}")
         seen: list[int] = []
         for turns in SYNC_TURNS:
             trace = os.path.join(directory, "trace")
-            argv = [TURN[job][0], "--turns", str(turns), *TURN[job][3:], "--dir", directory]
-            child(argv, (strace, "-f", "-e", "trace=fsync,fdatasync", "-o", trace))
-            seen.append(sum("sync(" in line for line in Path(trace).read_text().splitlines()))
+            counted = [*argv[:2], str(turns), *argv[3:], "--dir", directory]
+            printed = child(counted, (strace, "-f", "-e", "trace=fsync,fdatasync", "-o", trace))
+            if "unavailable" not in printed:
+                seen.append(sum("sync(" in line for line in Path(trace).read_text().splitlines()))
             os.unlink(trace)
-        found.append({"job": job, "syncs": (seen[1] - seen[0]) / (SYNC_TURNS[1] - SYNC_TURNS[0])})
+        if seen:
+            found.append({"job": job, "syncs": (seen[1] - seen[0]) / (SYNC_TURNS[1] - SYNC_TURNS[0])})
     return found
 
 
-def resumed(rounds: int, directory: str) -> list[dict[str, Any]]:
-    """The same log of a killed worker, resumed from a fresh copy each time."""
-    made = Path(directory) / "killed"
+def resumed(what: str, make: list[str], take_up: list[str], rounds: int, directory: str) -> list[dict[str, Any]]:
+    """The same store of a killed worker, taken up from a fresh copy each time. ``{}`` is the directory of the store."""
+    made, copy = Path(directory) / "killed", Path(directory) / "copy"
     made.mkdir()
-    said("resume: writing 1,000 turns, then SIGKILL")
-    argv = [sys.executable, str(HERE / "resume.py"), "--store", str(made / "log.db"), "--make", "1000"]
+    said(f"resume: writing 1,000 {what}, then SIGKILL")
+    argv = [sys.executable, str(HERE / make[0]), *(word.format(made) for word in make[1:])]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=CHILD_S_MAX)
     if ended.returncode != -9:
         raise Failed(f"the worker that was to be killed ended with {ended.returncode}:\n{ended.stderr[-4000:]}")
     found: list[dict[str, Any]] = []
     for number in range(rounds):
-        said(f"resume: round {number + 1} of {rounds}")
-        copy = Path(directory) / "copy"
+        said(f"resume of {what}: round {number + 1} of {rounds}")
         shutil.copytree(made, copy)
-        found.append(child(["resume.py", "--store", str(copy / "log.db")]))
+        found.append(child([word.format(copy) for word in take_up]))
         shutil.rmtree(copy)
+    shutil.rmtree(made)
     return found
+
+
+RESUME_TURNS = ["resume.py", "--store", "{}/log.db", "--make", "1000"], ["resume.py", "--store", "{}/log.db"]
+RESUME_STEPS = ["workflow_resume.py", "--store", "{}", "--make"], ["workflow_resume.py", "--store", "{}"]
 
 
 @contextlib.contextmanager
@@ -122,21 +149,41 @@ def ahead_of_others(wanted: bool) -> Iterator[bool]:
             os.sched_setscheduler(0, *usual)
 
 
-def measure(rounds: int, directory: str, realtime: bool) -> dict[str, list[dict[str, Any]]]:
+def measure(rounds: int, directory: str, realtime: bool) -> Measured:
+    fewer = max(2, rounds // 2)
+    said("looking for the server of Restate")
+    child(["peer_restate.py", "--install"])  # before anything is measured; why it cannot be had is in its own rows
     with ahead_of_others(realtime) as permitted:
         found = interleaved(TURN, rounds, directory)
         found |= interleaved(HUNDRED, rounds, directory)
-        windows = {"windows": ["durable_turn.py", "--windows", str(EARLY), str(LATE)]}
-        found |= interleaved(windows, max(2, rounds // 2), directory)
-        found["resume"] = resumed(rounds, directory)
-    found["syncs"] = counted_syncs(directory)
-    for name, argv in (("parked", ["parked.py"]), ("parked traced", ["parked.py", "--trace"])):
+        found |= interleaved(STEPS, rounds, directory)
+        found |= interleaved(THOUSAND, fewer, directory)
+        windows = {
+            "windows": ["durable_turn.py", "--windows", str(EARLY), str(LATE)],
+            "step windows": ["workflow_steps.py", "--windows", str(EARLY), str(LATE)],
+        }
+        found |= interleaved(windows, fewer, directory)
+        found["resume"] = resumed("turns", *RESUME_TURNS, rounds, directory)
+        found["steps resume"] = resumed("steps", *RESUME_STEPS, rounds, directory)
+    found["syncs"] = counted_syncs(
+        {job: argv for job, argv in TURN.items() if job != "langgraph newest only"}, directory
+    )
+    found["step syncs"] = counted_syncs(STEPS, directory)
+    for name, argv in WAITING.items():
         said(name)
         found[name] = [child([*argv, "--dir", directory])]
     said("transaction: two repositories, of 100 and of 100,000 files")
     found["transaction"] = [child(["sandbox_transaction.py", "--dir", directory])]
     found["machine"] = [{"cores": os.cpu_count(), "realtime": permitted, "rounds": rounds}]
     return found
+
+
+WAITING = {
+    "parked": ["parked.py"],
+    "parked traced": ["parked.py", "--trace"],
+    "waiting": ["workflow_waiting.py"],
+    "waiting traced": ["workflow_waiting.py", "--trace"],
+}
 
 
 def said(what: str) -> None:
