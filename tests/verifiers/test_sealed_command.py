@@ -13,7 +13,6 @@ from setpoint.app.explain import explain
 from setpoint.kernel.contract import Level, RunCheck
 from setpoint.kernel.errors import SandboxFault
 from setpoint.kernel.evidence import Counts
-from setpoint.ports.sandbox import BindView
 
 GOOD = "def add(a, b):\n    return a + b\n"
 BAD = "def add(a, b):\n    return a - b\n"
@@ -215,26 +214,6 @@ def test_tap_and_json_pass_and_fail(bench):
     assert JSON_FORM in missing.reason
     assert parse_json(JSON_FORM.encode()).failing == 1
     assert JSON_FORM in " ".join(explain("Task.spec.done.parse").split())
-
-
-def test_what_a_check_writes_reaches_nobody(bench):
-    """R141"""
-    bench.write({"a.txt": "a"})
-    assert bench.run("echo x > a.txt && rm -f a.txt && echo y > b.txt && test ! -e a.txt").passed
-    assert sorted(path.name for path in bench.workspace.iterdir()) == ["a.txt"]
-    assert (bench.workspace / "a.txt").read_text() == "a"
-    bound = replace(bench.candidate(), view=BindView(str(bench.workspace)))
-    bench.judge(bench.criterion(RunCheck("echo x > a.txt")), candidate=bound)
-    assert (bench.workspace / "a.txt").read_text() == "a"
-
-
-def test_sealed_files_are_readonly_and_the_network_is_off(bench):
-    """R140"""
-    bench.seal({"secret": "s"})
-    bench.environment = replace(bench.environment, network=("example.org:443",))
-    evidence = bench.run("test -r $SEALED/secret && ! touch $SEALED/new 2>/dev/null", "exit", Level.SEALED)
-    assert evidence.passed, evidence
-    assert bench.run("test $(ls /sys/class/net 2>/dev/null | grep -cv lo) -eq 0").passed
 
 
 def test_sealed_files_that_changed_or_were_never_pinned_are_missing_evidence(bench):

@@ -22,6 +22,7 @@ _MODULES = (
     "log_statements",
     "proposer",
     "sandbox",
+    "verifier",
     "views",
     "workspace",
 )
@@ -34,6 +35,7 @@ from setpoint.testing.conformance.log import LogSuite  # noqa: E402
 from setpoint.testing.conformance.log_statements import StatementSuite  # noqa: E402
 from setpoint.testing.conformance.proposer import Act, Played, ProposerSuite  # noqa: E402
 from setpoint.testing.conformance.sandbox import SandboxSuite  # noqa: E402
+from setpoint.testing.conformance.verifier import VerifierSuite  # noqa: E402
 from setpoint.testing.conformance.workspace import WorkspaceSuite  # noqa: E402
 
 __all__ = [
@@ -48,5 +50,6 @@ __all__ = [
     "ProposerSuite",
     "SandboxSuite",
     "StatementSuite",
+    "VerifierSuite",
     "WorkspaceSuite",
 ]
