@@ -211,7 +211,7 @@ def toured(tmp_path_factory: pytest.TempPathFactory, probed: Path) -> Shell:
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Any:
+def shop(tmp_path: Path) -> Iterator[Any]:
     """An application beside a home of its own; needs no sandbox."""
     from .shop import SHOP, Shop
 
@@ -220,4 +220,5 @@ def shop(tmp_path: Path) -> Any:
     directory.mkdir()
     found = Shop(directory, home, {"SETPOINT_APP": "shop.py"})
     found.write("shop.py", SHOP)
-    return found
+    yield found
+    found.close()

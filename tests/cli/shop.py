@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .conftest import Shell
@@ -96,7 +96,20 @@ DEADLINE_S = 60.0
 
 @dataclass
 class Shop(Shell):
-    """A shell beside ``shop.py``."""
+    """A shell beside ``shop.py``. ``close`` leaves no process behind, whatever a test came to."""
+
+    started: list[subprocess.Popen[str]] = field(default_factory=list[subprocess.Popen[str]])
+
+    def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        process = super().start(*words, **options)
+        self.started.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
 
     def start_run(self, workflow: str, order: str, *more: str) -> subprocess.Popen[str]:
         return self.start("run", workflow, "--input", json.dumps({"order_id": order}), "--id", order, *more)
