@@ -16,22 +16,43 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
 
 from pydantic import BaseModel
 
-from setpoint import App, CannotTell, Context, DidNotHappen, Happened, RetryPolicy, RunOutcome, Runtime, capability
+from setpoint import (
+    App,
+    CannotTell,
+    Context,
+    DidNotHappen,
+    Happened,
+    Hydrating,
+    RetryPolicy,
+    RunOutcome,
+    Runtime,
+    capability,
+)
 from setpoint.adapters.effectors.http import HttpClient, wire_key
-from setpoint.app.session import Hydrating
 
 LATE_AFTER_DAYS = 30
 LIMIT_CENTS = 10_000
 """Refunds above it need a yes from ops."""
 PATIENT = RetryPolicy(attempts=8, first_ms=200, max_ms=5_000)
 
-app = App("support")
+
+@asynccontextmanager
+async def services() -> AsyncIterator[dict[str, Any]]:
+    """What capabilities find in their context, for `setpoint run` and `setpoint worker --app refunds.py:app`."""
+    async with HttpClient(os.environ["BANK_URL"]) as bank:
+        yield {"bank": bank}
+
+
+app = App("support", services=services)
 
 
 # What the workflow knows
