@@ -138,11 +138,8 @@ def rate(rounds: Rounds) -> float:
 
 
 def step_syncs(results: Results, job: str) -> float | None:
-    """Syncs a step as the kernel saw them, else as our store counts them; None where neither is known."""
-    counted = [float(item["syncs"]) for item in results.get("step syncs", ()) if item["job"] == job]
-    if counted:
-        return counted[0]
-    return _most(results[job], "syncs") if "syncs" in results[job][0] else None
+    """Syncs a step as the kernel saw them, checkpoints of a log included; None where system calls may not be traced."""
+    return next((float(item["syncs"]) for item in results.get("step syncs", ()) if item["job"] == job), None)
 
 
 def _workflows(results: Results) -> list[Gate]:
@@ -153,7 +150,7 @@ def _workflows(results: Results) -> list[Gate]:
     )
     grown = [float(found["bytes"][str(LATE)]) / float(found["bytes"][str(EARLY)]) for found in windows]
     peer = max(rate(results[key]) for key in ("runs dbos threads", "runs dbos coroutines"))
-    waiting = results["waiting"]
+    waiting, traced = results["waiting"], step_syncs(results, "steps ours")
     return [
         *(
             Gate(
@@ -166,11 +163,14 @@ def _workflows(results: Results) -> list[Gate]:
             )
             for key, name in PEERS.items()
         ),
-        *(
-            Gate("e", f"syncs a {what}", syncs, 2, "syncs")
-            for job, what in (("steps ours", "step"), ("calls ours", "call under a key"))
-            if (syncs := step_syncs(results, job)) is not None
+        Gate(
+            "e",
+            "syncs a step, checkpoints of the log included",
+            _most(ours, "waits") if traced is None else traced,
+            2,
+            "syncs",
         ),
+        Gate("e", "waits for the disk, a call under a key", _most(results["calls ours"], "waits"), 2, "waits"),
         Gate("e", f"CPU at step {LATE:,} / step {EARLY}", late / early, 1.15, "x"),
         Gate("e", f"bytes a step at step {LATE:,} / step {EARLY}", max(grown), 1.15, "x"),
         Gate("e", "1,000 runs at once: steps a second, ours / DBOS", rate(runs) / peer, 6, "x", True),

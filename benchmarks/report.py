@@ -307,8 +307,8 @@ def _workflow_text(results: Results) -> str:
 A workflow of 1,000 steps that do nothing but add 1 to a number of the state, in one run: ours a chain of 1,000 nodes,
 LangGraph's a loop over one node (a chain is the row below it), DBOS' a function that calls 1,000 steps, Restate's a
 function of 1,000 `run_typed`. Same durability: each step is on the disk before the next begins.
-{_step_versions(results)} The last row is a workflow of 1,000 effects under a business key, each of which is an intent
-with its claim, synced, and a result, synced.
+The last row is a workflow of 1,000 effects under a business key, each of which is an intent with its claim, synced, and
+a result, synced. {_step_versions(results)} Syncs beyond whole numbers are checkpoints of the stores' own files.
 
 {_step_table(results)}
 
@@ -327,8 +327,8 @@ pool of threads, and `start_workflow_async` with asynchronous steps.
 ### Taken up, and waiting
 
 A worker ran 1,000 steps and was killed with SIGKILL inside the effect behind them. Another process proves the workflow,
-opens the store, claims the run, settles the effect by its probe and completes the run: {_taken_up(results)} It folds
-from the newest snapshot, at most 200 events.
+opens the store, claims the run, folds it from its newest snapshot (at most 200 events), settles the effect by its probe
+and completes the run: {_taken_up(results)}
 
 Ten thousand runs that wait for a signal: {waiting["resident_bytes_each"]:,.0f} bytes of resident memory each, of which
 {traced["traced_bytes_each"]:,.0f} are Python's own allocations. Threads, file descriptors and tasks of them all:

@@ -37,16 +37,19 @@ async def one(directory: str, options: argparse.Namespace) -> dict[str, object]:
     workflow, warm_up = measured(app, options)
     async with opened(directory, app) as (runtime, log):
         await runtime.run(warm_up, {"run": "warm-up"})
-        syncs, used, began = log.syncs, cpu_s(), time.perf_counter()
-        outcome = await runtime.run(workflow, {})
-        cpu, wall, made = cpu_s() - used, time.perf_counter() - began, log.syncs - syncs
+        syncs: list[int] = []
+        run_id = await runtime.start(workflow, {})
+        observer = at_steps(frozenset({1, options.steps}), lambda _: syncs.append(log.syncs))
+        used, began = cpu_s(), time.perf_counter()
+        outcome = await runtime.runs.wait(run_id, observer=observer)
+        cpu, wall = cpu_s() - used, time.perf_counter() - began
         assert outcome.output["n"] == options.steps, outcome
         pragmas = pragmas_of(log)
     return {
         "steps": options.steps,
         "cpu_ms": cpu * 1000 / options.steps,
         "steps_per_s": options.steps / wall,
-        "syncs": made / options.steps,
+        "waits": (syncs[1] - syncs[0]) / (options.steps - 1),
         "bytes": stored_bytes(path_in(directory)) / (options.steps + WARM_UP_STEPS),
         **pragmas,
     }
