@@ -12,6 +12,7 @@ import pytest
 import setpoint
 from setpoint import testing
 from setpoint.kernel import contract, errors
+from setpoint.testing import conformance
 
 from .repository import ROOT
 
@@ -49,7 +50,7 @@ def test_import_setpoint_loads_nothing_heavy() -> None:
 
 def test_the_test_kit_loads_only_what_is_asked_for() -> None:
     loaded = loaded_after("from setpoint.testing import FakeClock")
-    assert not loaded & set(HEAVY)
+    assert not loaded & {*HEAVY, "pytest"}
 
 
 def test_every_fault_of_the_tree_is_public() -> None:
@@ -118,3 +119,9 @@ def test_the_runtime_without_a_loop_has_the_same_verbs_and_closes_itself(tmp_pat
 def test_every_name_of_the_test_kit_is_told_in_the_page_on_the_library() -> None:
     page = (ROOT / "docs" / "how-to" / "use-as-a-library.md").read_text(encoding="utf-8")
     assert not [name for name in testing.__all__ if f"`{name}`" not in page]
+
+
+def test_every_suite_of_the_test_kit_is_told_in_the_page_on_tests() -> None:
+    page = (ROOT / "docs" / "how-to" / "test-an-application.md").read_text(encoding="utf-8")
+    assert not [name for name in conformance.__all__ if f"`{name}`" not in page and f"`{name}`s" not in page]
+    assert not [name for name in conformance.__all__ if not inspect.getdoc(getattr(conformance, name))]

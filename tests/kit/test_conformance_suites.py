@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import posixpath
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,11 +19,16 @@ from tests.proposers.test_conformance import play_scripted
 
 from setpoint.adapters.approvers.roster import Roster
 from setpoint.adapters.clock import SystemClock
+from setpoint.adapters.sandboxes.opening import open_sandbox
 from setpoint.adapters.stores.memory import MemoryLog
+from setpoint.adapters.verifiers.judge import CheckVerifier
+from setpoint.adapters.workspaces.copy import CopyWorkspaceProvider
+from setpoint.kernel.contract import Environment, Limits
 from setpoint.kernel.effects import DidNotHappen, EffectDeclined, EffectInDoubt, EffectNotSent, Happened
-from setpoint.kernel.errors import ProposerFault
+from setpoint.kernel.errors import ChangeRejected, ProposerFault, SandboxFault
 from setpoint.kernel.proposal import Reply
 from setpoint.kernel.quorum import Entitled
+from setpoint.ports.workspace import ChangeSet
 from setpoint.testing.conformance import (
     ApproversSuite,
     ClockSuite,
@@ -29,6 +37,9 @@ from setpoint.testing.conformance import (
     OtherSide,
     Played,
     ProposerSuite,
+    SandboxSuite,
+    VerifierSuite,
+    WorkspaceSuite,
 )
 
 pytest_plugins = ["pytester"]
@@ -415,7 +426,175 @@ CLOCKS: list[tuple[type, str]] = [
 ]
 
 
-BROKEN = [*LOGS, *PROPOSERS, *APPROVERS, *EFFECTORS, *CLOCKS]
+# Workspaces
+
+
+class Workspaces(WorkspaceSuite):
+    workspace: type
+
+    @pytest.fixture
+    def provider(self, tmp_path):
+        inner = CopyWorkspaceProvider(tmp_path / "state")
+        spoiled = self.workspace
+
+        class Provider:
+            def open(self, *arguments):
+                return spoiled(inner.open(*arguments))
+
+        return Provider()
+
+
+class SpoiledWorkspace:
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class ForgetsToDiscard(Workspaces):
+    class workspace(SpoiledWorkspace):
+        def discard(self):
+            return None
+
+
+class BelievesStrings(Workspaces):
+    class workspace(SpoiledWorkspace):
+        def resolve(self, path):
+            return posixpath.normpath(path).removeprefix("/workspace/")
+
+
+class KeepsAnything(Workspaces):
+    class workspace(SpoiledWorkspace):
+        def attempt_changes(self):
+            try:
+                return self.inner.attempt_changes()
+            except ChangeRejected:
+                return ChangeSet((), "sha256:nothing")
+
+
+WORKSPACES: list[tuple[type, str]] = [
+    (ForgetsToDiscard, "test_discard_and_restore_bring_back_the_exact_staged_state"),
+    (BelievesStrings, "test_a_path_resolves_where_it_leads_or_not_at_all"),
+    (KeepsAnything, "test_special_files_and_depth_never_reach_a_savepoint"),
+]
+
+
+# Sandboxes: over the rung that confines nothing, so they can be broken on every machine.
+
+
+class Unconfined(SandboxSuite):
+    has_overlays, is_isolated, is_confined = False, False, False
+    wrapper: type
+
+    @pytest.fixture
+    def sandbox(self, tmp_path):
+        inner = open_sandbox("none", cache_dir=tmp_path / "cache", rung="none")
+        yield self.wrapper(inner)
+        asyncio.run(inner.close())
+
+
+class SpoiledSandbox:
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.report = inner, inner.report
+
+    async def run(self, action: Any) -> Any:
+        return await self.inner.run(action)
+
+
+class RunsInTheOpen(Unconfined):
+    is_isolated = True
+    wrapper = SpoiledSandbox
+
+
+class LeaksTheEnvironment(Unconfined):
+    class wrapper(SpoiledSandbox):
+        async def run(self, action):
+            leaked = tuple((name, value) for name, value in os.environ.items() if name.startswith("SECRET"))
+            return await self.inner.run(replace(action, env=(*action.env, *leaked)))
+
+
+class KeepsAllOutput(Unconfined):
+    class wrapper(SpoiledSandbox):
+        async def run(self, action):
+            return await self.inner.run(replace(action, limits=replace(action.limits, output_bytes=1 << 30)))
+
+
+class RaisesForActions(Unconfined):
+    class wrapper(SpoiledSandbox):
+        async def run(self, action):
+            done = await self.inner.run(action)
+            if done.exit_code is None:
+                raise SandboxFault("it did not end well")
+            return done
+
+
+SANDBOXES: list[tuple[type, str]] = [
+    (RunsInTheOpen, "test_nothing_else_of_the_host_is_there"),
+    (RunsInTheOpen, "test_process_mount_and_network_namespaces_are_its_own"),
+    (LeaksTheEnvironment, "test_the_environment_is_exactly_the_fixed_minimum_plus_env"),
+    (KeepsAllOutput, "test_output_is_clamped_to_head_and_tail_and_hashed_whole"),
+    (RaisesForActions, "test_a_program_that_cannot_start_is_an_outcome"),
+]
+
+
+# Verifiers: over the same rung.
+
+
+class Judges(VerifierSuite):
+    has_overlays = False
+    verifier: type = CheckVerifier
+
+    @pytest.fixture
+    def open_verifier(self, tmp_path):
+        sandbox = open_sandbox("none", cache_dir=tmp_path / "cache", rung="none")
+        limits = Limits(wall_ms=30_000)
+        yield lambda workspace: self.verifier(sandbox, Environment(str(workspace), limits=limits))
+        asyncio.run(sandbox.close())
+
+
+class TakesMissingForPass(Judges):
+    class verifier(CheckVerifier):
+        async def judge(self, check, candidate, baseline_counts):
+            evidence = await super().judge(check, candidate, baseline_counts)
+            return replace(evidence, verdict="pass") if evidence.verdict == "missing" else evidence
+
+
+class ForgetsTheBaseline(Judges):
+    class verifier(CheckVerifier):
+        async def judge(self, check, candidate, baseline_counts):
+            return await super().judge(check, candidate, None)
+
+
+class SignsAnything(Judges):
+    class verifier(CheckVerifier):
+        async def judge(self, check, candidate, baseline_counts):
+            return replace(await super().judge(check, candidate, baseline_counts), check_digest="sha256:one")
+
+
+class JudgesInTheOpen(Judges):
+    """The judge is honest, and its sandbox lets everything through."""
+
+
+class LeavesAReport(Judges):
+    class verifier(CheckVerifier):
+        async def judge(self, check, candidate, baseline_counts):
+            root = getattr(candidate.view, "root", None) or candidate.view.lowers[0]
+            (Path(root) / "report.xml").write_text("<testsuite/>")
+            return await super().judge(check, candidate, baseline_counts)
+
+
+VERIFIERS: list[tuple[type, str]] = [
+    (TakesMissingForPass, "test_a_check_that_crashes_times_out_or_cannot_start_never_passes"),
+    (TakesMissingForPass, "test_a_check_that_loses_its_report_never_passes"),
+    (ForgetsTheBaseline, "test_a_check_that_collects_fewer_tests_than_the_baseline_never_passes"),
+    (SignsAnything, "test_evidence_is_bound_to_the_state_and_to_the_check"),
+    (JudgesInTheOpen, "test_the_network_is_off"),
+    (LeavesAReport, "test_what_a_check_writes_reaches_nobody"),
+]
+
+
+BROKEN = [*LOGS, *PROPOSERS, *APPROVERS, *EFFECTORS, *CLOCKS, *WORKSPACES, *SANDBOXES, *VERIFIERS]
 
 
 @pytest.mark.parametrize(("suite", "test"), BROKEN, ids=[f"{suite.__name__}-{test}" for suite, test in BROKEN])

@@ -201,14 +201,14 @@ class ApproversSuite:
         assert reason(approvers.verify(yes(sign, "ben", key="anna"), ticket())) == "WRONG_NAME"
 
     def test_the_requester_is_rejected_whatever_their_roles(self, sign: Sign, approvers: Approvers) -> None:
-        """R129"""
+        """The requester is rejected, whatever roles they have. R129"""
         assert reason(approvers.verify(yes(sign, "customer:17"), ticket())) == "REQUESTER"
         asked = ticket(requester="anna")
         assert reason(approvers.verify(yes(sign, "anna", asked, key="anna's second"), asked)) == "REQUESTER"
         assert isinstance(approvers.verify(yes(sign, "customer:17", asked), asked), Entitled)
 
     def test_a_signer_without_a_role_of_the_ticket_is_rejected(self, sign: Sign, approvers: Approvers) -> None:
-        """R123"""
+        """A signer without any of the ticket's roles is rejected. R123"""
         assert reason(approvers.verify(yes(sign, "dora"), ticket())) == "WRONG_ROLE"
 
     def test_a_key_outside_its_validity_is_rejected_then_and_now(
@@ -232,7 +232,7 @@ class ApproversSuite:
     def test_after_expiry_every_decision_is_rejected_as_expired(
         self, sign: Sign, approvers: Approvers, clock: FakeClock
     ) -> None:
-        """R127, D4"""
+        """Every decision is rejected once the ticket has expired. R127, D4"""
         signed = yes(sign, "anna", at_ms=EXPIRES_MS - 1)
         clock.advance(EXPIRES_MS - 1 - NOW_MS)
         assert isinstance(approvers.verify(signed, ticket()), Entitled)

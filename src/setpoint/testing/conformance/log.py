@@ -65,6 +65,8 @@ class LogSuite(BesideTests):
         run(body)
 
     def test_a_stream_is_made_once(self, run):
+        """A new empty stream; StoreFault when it exists."""
+
         async def body(log):
             log.create("t-1", "trajectory")
             with pytest.raises(StoreFault, match="t-1"):
@@ -73,6 +75,8 @@ class LogSuite(BesideTests):
         run(body)
 
     def test_every_question_about_an_unknown_stream_is_refused_by_name(self, run):
+        """A stream that does not exist raises UnknownTrajectory."""
+
         async def body(log):
             for ask in (
                 lambda: log.head("nope"),
@@ -91,6 +95,8 @@ class LogSuite(BesideTests):
         run(body)
 
     def test_streams_are_listed_newest_first_and_by_kind(self, run, clock):
+        """Newest first."""
+
         async def body(log):
             log.create("t-1", "trajectory")
             clock.ms += 5
@@ -128,7 +134,7 @@ class LogSuite(BesideTests):
         run(body)
 
     def test_the_hash_is_that_of_the_canonical_envelope(self, run):
-        """R050"""
+        """``hash = sha256(canonical envelope without "hash")``. R050"""
 
         async def body(log):
             lease = begin(log, 'odd "name" with 100%s ünï')
@@ -144,6 +150,8 @@ class LogSuite(BesideTests):
         run(body)
 
     def test_reading_goes_on_from_a_known_position(self, run):
+        """``read`` verifies the chain and raises LogCorrupt naming stream and seq."""
+
         async def body(log):
             lease = begin(log)
             head = await log.append(lease, EMPTY, drafts("a", "b"))
@@ -167,7 +175,7 @@ class LogSuite(BesideTests):
 
     @pytest.mark.parametrize("durable", [True, False])
     def test_an_append_at_another_head_is_refused_and_writes_nothing(self, run, durable):
-        """R180"""
+        """``append`` with another head than the stream has raises HeadMoved; nothing was written. R180"""
 
         async def body(log):
             lease = begin(log)
@@ -188,7 +196,7 @@ class LogSuite(BesideTests):
 
     @pytest.mark.parametrize("durable", [True, False])
     def test_a_stale_worker_writes_nothing(self, run, clock, durable):
-        """R180"""
+        """``append`` with a stale fence raises LeaseLost; nothing was written. R180"""
 
         async def body(log):
             stale = begin(log)
@@ -204,6 +212,8 @@ class LogSuite(BesideTests):
         run(body)
 
     def test_the_new_holder_does_not_hear_of_the_old_ones_failure(self, run, clock):
+        """What a lease ran into is raised under the same lease."""
+
         async def body(log):
             stale = begin(log)
             clock.ms += TTL_MS + 1
@@ -228,6 +238,8 @@ class LogSuite(BesideTests):
         run(body)
 
     def test_appends_that_wait_for_nothing_keep_order_with_those_that_do(self, run):
+        """``durable=False`` keeps order; reads see everything this process has appended."""
+
         async def body(log):
             lease = begin(log)
             head = await log.append(lease, EMPTY, drafts("a"), durable=False)
@@ -241,6 +253,8 @@ class LogSuite(BesideTests):
         run(body)
 
     def test_what_followed_a_failed_append_fails_with_its_reason(self, run):
+        """What it ran into is raised at the latest by the next ``append`` under the same lease."""
+
         async def body(log):
             lease = begin(log)
             wrong = Head(5, "sha256:" + "5" * 64)
@@ -267,6 +281,8 @@ class LogSuite(BesideTests):
         run(body)
 
     def test_one_refused_stream_does_not_hinder_the_others(self, run):
+        """Concurrent appends share syncs, and not their refusals."""
+
         async def body(log):
             leases = [begin(log, f"t-{n}") for n in range(20)]
             wrong = Head(3, "sha256:" + "3" * 64)
@@ -281,6 +297,8 @@ class LogSuite(BesideTests):
 
     @pytest.mark.parametrize("bad", MALFORMED)
     def test_an_event_that_would_not_read_back_is_refused_before_it_is_queued(self, run, bad):
+        """A malformed draft raises ValueError before anything is queued."""
+
         async def body(log):
             lease = begin(log)
             with pytest.raises(ValueError):
@@ -311,6 +329,8 @@ class LogSuite(BesideTests):
     # Payloads and checkpoints.
 
     def test_a_payload_is_found_by_its_digest_and_stored_once(self, run):
+        """Bytes of ``sha256:...``; StoreFault when unknown."""
+
         async def body(log):
             lease = begin(log)
             content = b"long output" * 1000
@@ -344,7 +364,7 @@ class LogSuite(BesideTests):
     # Leases.
 
     def test_a_lease_is_exclusive_until_it_expires_and_each_claim_raises_the_fence(self, run, clock):
-        """R180"""
+        """A lease is exclusive; each claim raises the fencing token. R180"""
 
         async def body(log):
             first = begin(log)
@@ -361,6 +381,8 @@ class LogSuite(BesideTests):
         run(body)
 
     def test_the_same_owner_claims_again_under_a_new_fence(self, run):
+        """Each claim raises the fencing token."""
+
         async def body(log):
             stale = begin(log)
             fresh = log.claim("t-1", OWNER, TTL_MS)
@@ -372,6 +394,8 @@ class LogSuite(BesideTests):
         run(body)
 
     def test_renewing_holds_others_off(self, run, clock):
+        """A lease is exclusive while it is renewed."""
+
         async def body(log):
             lease = begin(log)
             clock.ms += TTL_MS - 1
@@ -388,6 +412,8 @@ class LogSuite(BesideTests):
         run(body)
 
     def test_a_released_lease_is_free_and_writes_no_more(self, run):
+        """The fence alone decides: a released lease does not append."""
+
         async def body(log):
             lease = begin(log)
             head = await log.append(lease, EMPTY, drafts("a"), durable=False)
@@ -405,7 +431,7 @@ class LogSuite(BesideTests):
         run(body)
 
     def test_the_lease_of_a_dead_process_is_free_at_once_that_of_a_live_one_is_not(self, run):
-        """R180 R178"""
+        """A dead owner is told by ``this_owner()``. R180 R178"""
         tell = "from setpoint.adapters.stores import this_owner; print(this_owner(), flush=True); input()"
 
         async def body(log):
@@ -430,7 +456,7 @@ class LogSuite(BesideTests):
     # The mailbox.
 
     def test_messages_come_in_order_and_each_key_once(self, run):
-        """R181"""
+        """Durable, ordered, deduplicated by key. R181"""
 
         async def body(log):
             log.create("t-1", "trajectory")
@@ -448,6 +474,8 @@ class LogSuite(BesideTests):
     # The end.
 
     def test_a_closed_store_says_so(self, run):
+        """Closed is a StoreFault; closing twice is none."""
+
         async def body(log):
             lease = begin(log)
             await log.append(lease, EMPTY, drafts("a"), durable=False)

@@ -22,6 +22,8 @@ class BesideTests(LogBench):
     # Keys of outside effects.
 
     def test_a_claimed_key_is_the_streams_until_it_gives_it_up(self, run):
+        """A claimed key stays until its stream releases it; ``claimant`` tells who holds it."""
+
         async def body(log):
             one, two = begin(log, "t-1"), begin(log, "t-2")
             assert log.claimant("pay:7") is None
@@ -42,6 +44,8 @@ class BesideTests(LogBench):
         run(body)
 
     def test_a_refused_claim_writes_nothing(self, run):
+        """A key in ``claims`` that another stream holds raises DuplicateEffect and nothing was written."""
+
         async def body(log):
             one, two = begin(log, "t-1"), begin(log, "t-2")
             await log.append(one, EMPTY, drafts("a"), beside=Beside(claims=("k",)))
@@ -62,6 +66,8 @@ class BesideTests(LogBench):
         run(body)
 
     def test_a_key_that_the_stream_holds_already_is_no_change(self, run):
+        """One that this stream holds already is no change."""
+
         async def body(log):
             lease = begin(log)
             head = await log.append(lease, EMPTY, drafts("a"), beside=Beside(claims=("k", "k")))
@@ -147,6 +153,8 @@ class BesideTests(LogBench):
         run(body)
 
     def test_an_append_that_fails_claims_nothing_gives_up_nothing_and_sets_no_time(self, run, clock):
+        """``beside`` goes down with the events or not at all."""
+
         async def body(log):
             stale = begin(log)
             head = await log.append(stale, EMPTY, drafts("a"), beside=Beside(claims=("held",)))
@@ -168,6 +176,8 @@ class BesideTests(LogBench):
         ids=["claim", "statement"],
     )
     def test_claims_and_statements_want_to_be_waited_for(self, run, beside):
+        """Claims and statements need ``durable=True`` (else ValueError)."""
+
         async def body(log):
             lease = begin(log)
             with pytest.raises(ValueError):
@@ -186,6 +196,8 @@ class BesideTests(LogBench):
     # Wake-up times.
 
     def test_streams_that_are_due_are_listed_earliest_first_and_by_kind(self, run):
+        """``due`` lists streams whose wake-up time has come, earliest first; one without is never listed."""
+
         async def body(log):
             assert log.next_wake("trajectory") is None and log.due("trajectory", 10**13, 9) == []
             for name, at in (("t-a", 300), ("t-b", 100), ("t-c", 200), ("t-d", WAKE_BY_MESSAGE), ("t-e", 200)):
@@ -240,6 +252,8 @@ class BesideTests(LogBench):
         run(body)
 
     def test_a_message_wakes_a_stream_that_has_a_wake_up_time_and_no_other(self, run):
+        """A message delivered to a stream with a wake-up time brings it to 0."""
+
         async def body(log):
             waiting, over = begin(log, "t-1"), begin(log, "t-2")
             begin(log, "t-3")
@@ -274,6 +288,8 @@ class BesideTests(LogBench):
         asyncio.run(body())
 
     def test_a_cancelled_append_has_its_key_exactly_when_it_has_its_events(self, run):
+        """Cancelled while it waits, it may still go down: all of it or nothing."""
+
         async def body(log):
             for n in range(20):
                 lease = begin(log, f"t-{n}")

@@ -39,6 +39,8 @@ class StatementSuite(LogBench):
         return lambda: sql("SELECT id, state FROM orders ORDER BY id")
 
     def test_statements_change_the_users_rows_with_the_events(self, run, orders):
+        """Statements run inside the transaction of the append."""
+
         async def body(log):
             lease = begin(log)
             add = Statement("INSERT INTO orders VALUES (:id, 'new', :amount)", {"id": 4, "amount": 1})
@@ -65,6 +67,8 @@ class StatementSuite(LogBench):
         ],
     )
     def test_a_refused_statement_writes_nothing(self, run, orders, statement, says):
+        """Another number of rows, or what the database cannot run, is StatementRefused in the database's words."""
+
         async def body(log):
             lease = begin(log)
             before = orders()

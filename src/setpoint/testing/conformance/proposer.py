@@ -167,7 +167,7 @@ class ProposerSuite:
 
     @pytest.mark.parametrize(("does", "pause"), [("overloaded", None), ("rate_limited", 2000)])
     def test_a_failure_is_typed_and_never_retried_by_itself(self, play: Play, does: Any, pause: int | None) -> None:
-        """It raises ProposerFault with a kind and never retries by itself: the log sees every attempt (CASES J1)"""
+        """It raises ProposerFault with a kind and never retries by itself: the log sees every attempt J1"""
         played = play([Act(does), Act("claim")])
         fault, reply = ask(played, 2)
         assert isinstance(fault, ProposerFault) and fault.kind == does

@@ -158,7 +158,7 @@ class SandboxSuite:
         }
 
     def test_nothing_else_of_the_host_is_there(self, isolated: SandboxBench) -> None:
-        """R198"""
+        """The action sees the view, the mounts, the system and nothing else of the host. R198"""
         outside = isolated.workspace.parent / "outside"
         outside.write_text("secret")
         done = isolated.run(
@@ -275,6 +275,7 @@ class SandboxSuite:
         [("/no/such/program",), ("no-such-program",), ("/etc/localtime",), ("bad\0name",), ("",), (), ("\ud800",)],
     )
     def test_a_program_that_cannot_start_is_an_outcome(self, bench: SandboxBench, argv: tuple[str, ...]) -> None:
+        """``run`` never raises for what the action did."""
         done = bench.execute(Action(argv, bench.view(), QUICK))
         assert (done.exit_code, done.reason) == (None, "start") and done.stderr.kept
 
@@ -286,7 +287,7 @@ class SandboxSuite:
         assert done.reason == "start"
 
     def test_output_is_clamped_to_head_and_tail_and_hashed_whole(self, bench: SandboxBench) -> None:
-        """R099"""
+        """Output beyond the limit is counted, hashed and clamped to head and tail. R099"""
         limits = Limits(wall_ms=20_000, output_bytes=1000)
         done = bench.run("seq 1 20000; seq 1 20000 >&2", limits=limits)
         whole = "".join(f"{number}\n" for number in range(1, 20001)).encode()
@@ -325,7 +326,7 @@ class SandboxSuite:
     def test_daemons_of_an_action_that_ended_are_dead_when_run_returns(
         self, bench: SandboxBench, alive: Alive, marker: str
     ) -> None:
-        """R096"""
+        """``run`` returns only after every process the action started is dead. R096"""
         done = bench.run(STUBBORN.replace("MARK", marker) + "exit 0")
         assert done.exit_code == 0
         assert alive(marker) == []
@@ -333,6 +334,7 @@ class SandboxSuite:
     def test_cancelling_kills_the_tree_before_the_cancellation_completes(
         self, bench: SandboxBench, alive: Alive, marker: str
     ) -> None:
+        """``cancel`` of the awaiting task kills the action's whole process tree before the cancellation completes."""
         script = STUBBORN.replace("MARK", marker) + f"sleep {marker}"
 
         async def start_then_cancel() -> None:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -91,7 +91,7 @@ class VerifierSuite:
     port but the limit of a sealed command; an oracle is for that.
     """
 
-    has_overlays: bool = True
+    has_overlays: ClassVar[bool] = True
     """Whether it judges an ``OverlayView``; else the candidate is a writable directory."""
 
     @pytest.fixture
@@ -125,18 +125,18 @@ class VerifierSuite:
     def test_a_check_that_crashes_times_out_or_cannot_start_never_passes(
         self, bench: VerifierBench, command: str, parse: str
     ) -> None:
-        """``judge`` never raises for it; a check that crashes, times out or cannot start is never "pass". CASES G5"""
+        """``judge`` never raises for it; a check that crashes, times out or cannot start is never "pass". G5"""
         bench.write({"locked": "text"})
         evidence = bench.run(command, parse, timeout_ms=1_000)
         assert evidence.verdict in ("missing", "fail") and evidence.distance >= 1 and evidence.reason
 
     @pytest.mark.parametrize("parse", ["pytest", "junit", "tap", "json"])
     def test_a_check_that_loses_its_report_never_passes(self, bench: VerifierBench, parse: str) -> None:
-        """A check that loses its report is never "pass", whatever its exit code. CASES G5"""
+        """A check that loses its report is never "pass", whatever its exit code. G5"""
         assert not bench.run("exit 0", parse).passed
 
     def test_a_check_that_collects_fewer_tests_than_the_baseline_never_passes(self, bench: VerifierBench) -> None:
-        """A check that collects fewer tests than the baseline is never "pass". CASES G1"""
+        """A check that collects fewer tests than the baseline is never "pass". G1"""
         bench.write({"calc.py": GOOD, "test_calc.py": TESTS})
         assert bench.run("pytest -q", "pytest", baseline=Counts(2, 2, 0, 0, 0)).passed
         assert not bench.run("pytest -q", "pytest", baseline=Counts(5, 3, 2, 0, 0)).passed

@@ -143,7 +143,7 @@ class WorkspaceSuite:
         assert picture(bench.root) == shown
 
     def test_discard_and_restore_bring_back_the_exact_staged_state(self, bench: WorkspaceBench) -> None:
-        """R013 R201"""
+        """After ``discard`` or ``restore`` the staged state is byte-identical to what it was. R013 R201"""
         bench.fill(TREE)
         workspace = bench.open()
         states = [workspace.state_digest()]
@@ -287,7 +287,7 @@ os.mkdir('d1'); open('d1/one','w').write('x\\n'); shutil.rmtree('a'); open('a','
         assert picture(bench.root) == before
 
     def test_a_path_the_user_touched_is_a_conflict_and_both_versions_stay(self, bench: WorkspaceBench) -> None:
-        """R025"""
+        """``ConflictFault`` names it, nothing is overwritten, the staged version stays available. R025"""
         bench.fill("mkdir d; echo 1 >f; echo 2 >g; echo 3 >d/h")
         for number, (action, edit, path) in enumerate(
             [
@@ -432,7 +432,7 @@ os.mkdir('d1'); open('d1/one','w').write('x\\n'); shutil.rmtree('a'); open('a','
     def test_a_path_resolves_where_it_leads_or_not_at_all(
         self, bench: WorkspaceBench, path: str, leads: str | None
     ) -> None:
-        """R071"""
+        """No symlink or ``..`` ever leads out of the workspace. R071"""
         bench.fill(
             "mkdir d swapped; echo 1 >f; echo 2 >d/g; echo 3 >swapped/g; ln -s f link; ln -s d dlink; "
             "ln -s /workspace/d/g abs; ln -s nowhere/x dangling; ln -s /etc escape; ln -s ../../../../etc up; "
@@ -525,7 +525,7 @@ os.mkdir('d1'); open('d1/one','w').write('x\\n'); shutil.rmtree('a'); open('a','
     def test_a_parent_swapped_for_a_link_stops_the_commit_and_the_victim_is_intact(
         self, bench: WorkspaceBench, tmp_path: Path
     ) -> None:
-        """R071"""
+        """No swapped parent ever leads a write out of the workspace. R071"""
         bench.fill("mkdir -p a/b; echo 1 >a/b/f")
         victim = tmp_path / "victim"
         (victim / "b").mkdir(parents=True)
