@@ -27,7 +27,7 @@ from setpoint.app.runs import KIND, Runs
 from setpoint.engine.runs.journal import RunJournal, read_run
 from setpoint.engine.runs.program import ChildCode, Program
 from setpoint.kernel import limits
-from setpoint.kernel.errors import UsageFault
+from setpoint.kernel.errors import LeaseLost, UsageFault
 from setpoint.kernel.flow import (
     AnyNode,
     Approval,
@@ -87,6 +87,8 @@ def plan_migration(log: Log, app: App) -> list[Verdict]:
 async def migrate(runs: Runs, run_id: str, *, by: str) -> Verdict:
     """Move a run to the newest version of its workflow. UsageFault when it cannot be, LeaseLost while it is worked on;
     in both cases nothing was written."""
+    if runs.is_at_work(run_id):
+        raise LeaseLost(f"run {run_id} is worked on by this process; it can be moved when it waits")
     lease = runs.log.claim(run_id, runs.owner, limits.LEASE_TTL_MS)
     try:
         record, head = read_run(runs.log, run_id)

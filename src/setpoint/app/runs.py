@@ -37,6 +37,8 @@ PATIENCE_MS = 60_000
 """How long ``Runs.wait`` waits for a timer before it says that the run waits."""
 BEAT_S = 0.25
 """How long a kill may take to be seen, and how often a worker looks for runs that others left."""
+AILING_MS_MAX = 60_000
+"""The longest a run that ran into a fault is left alone."""
 DUE_LOOKED_AT = 256
 """Runs looked at in one round: enough to find work beside those that other workers hold."""
 
@@ -91,6 +93,7 @@ class Runs:
     shared: Shared = field(init=False)
     _active: dict[str, _Active] = field(default_factory=dict[str, _Active], init=False)
     _ailing: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]], init=False)
+    _forgot_at_ms: int = field(default=0, init=False)
     _beat: asyncio.Task[None] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -225,8 +228,16 @@ class Runs:
     def _leave_alone(self, run_id: str) -> None:
         """For a second at first, then twice as long each time, up to a minute."""
         times, _ = self._ailing.get(run_id, (0, 0))
-        pause_ms = min(60_000, 1_000 << min(times, 6))
+        pause_ms = min(AILING_MS_MAX, 1_000 << min(times, 6))
         self._ailing[run_id] = (times + 1, self.clock.monotonic_ms() + pause_ms)
+
+    def _forget_recovered(self) -> None:
+        """Once a minute: a run that was not looked at again though it could be is not due any more, or another
+        worker's."""
+        now = self.clock.monotonic_ms()
+        if now - self._forgot_at_ms >= AILING_MS_MAX:
+            self._forgot_at_ms = now
+            self._ailing = {run_id: (n, at) for run_id, (n, at) in self._ailing.items() if now - at < AILING_MS_MAX}
 
     def _pause_s(self) -> float:
         wake = self.log.next_wake(KIND)
@@ -237,6 +248,7 @@ class Runs:
         self, at_once: int, on_fault: Callable[[str, Exception], None] | None, observer: Observer | None
     ) -> None:
         """Begin what is due, as far as there is room; behind those that are left alone there may be others."""
+        self._forget_recovered()
         ailing = -1
         while ailing < len(self._ailing):
             ailing = len(self._ailing)
@@ -257,7 +269,7 @@ class Runs:
                 self._begin(run_id, observer)
             except LeaseLost:  # another worker was faster
                 continue
-            except Fault as fault:  # its log cannot be read, or its definition is not known here
+            except Exception as fault:  # noqa: BLE001  # its log cannot be read, or its definition is not known here
                 self._leave_alone(run_id)
                 if on_fault is not None and not isinstance(fault, UsageFault):
                     on_fault(run_id, fault)
@@ -364,16 +376,16 @@ class Runs:
             if now - active.renewed_at_ms >= limits.LEASE_RENEW_MS:
                 journal.lease = self.log.renew(journal.lease, limits.LEASE_TTL_MS)
                 active.renewed_at_ms = now
+            unread = self.log.inbox(run_id, journal.record.inbox_position)
         except LeaseLost as lost:
             active.lost = lost
             active.task.cancel()
             return
-        except StoreFault:
+        except Fault:
             return  # the next beat tries again; what is appended meanwhile is fenced all the same
-        for _, _, data in self.log.inbox(run_id, journal.record.inbox_position):
-            if is_kill(data) and not active.killed:
-                active.killed = True
-                active.task.cancel()
+        if not active.killed and any(is_kill(data) for _, _, data in unread):
+            active.killed = True
+            active.task.cancel()
 
     # Children
 
@@ -453,6 +465,10 @@ class Runs:
         return self.log.deliver(run_id, key or self.clock.new_id("rq"), encode_request(Request(action, by, text)))
 
     # Looking
+
+    def is_at_work(self, run_id: str) -> bool:
+        """Whether this process works on it now. Its lease would not tell: it is the process's own."""
+        return run_id in self._active
 
     def record(self, run_id: str) -> RunRecord:
         return read_run(self.log, run_id)[0]

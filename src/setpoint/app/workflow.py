@@ -160,7 +160,9 @@ class Chain(Generic[StateT]):
         if attempts < 1 or len(set(labels)) != len(labels):
             raise DefinitionFault(f"{self.name}/{name} has {attempts} attempts, at least 1, or repeats a label")
         node = Judge(name=name, instructions=instructions, into=into, labels=tuple(labels), attempts=attempts)
-        return self._place(node, JudgeCode(self._reading(name, show), partial(_put, self._state, into)))
+        return self._place(
+            node, JudgeCode(partial(_subject, self._reading(name, show)), partial(_put, self._state, into))
+        )
 
     # Choosing and repeating
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, assert_never, get_args
 
+from setpoint.kernel import limits
 from setpoint.kernel.errors import Effect, Fault
+from setpoint.kernel.spelling import encodable
 
 EffectClass = Literal["pure", "read", "reversible", "keyed", "compensable", "irreversible"]
 """pure: no world at all. read: looks only. reversible: the same capability can set it back. keyed: the other side acts
@@ -131,15 +133,20 @@ def outcome_of(error: Exception, effect: EffectClass) -> EffectOutcome:
     """
     match error:
         case EffectDeclined():
-            return Declined(error.message)
+            return Declined(said(error.message))
         case EffectNotSent():
-            return NotSent(error.message, error.retry_after_ms, error.is_up)
+            return NotSent(said(error.message), error.retry_after_ms, error.is_up)
         case EffectInDoubt() if is_mutation(effect):
-            return InDoubt(error.message, error.is_up)
+            return InDoubt(said(error.message), error.is_up)
         case _ if is_mutation(effect):
-            return InDoubt(f"{type(error).__name__}: {error}")
+            return InDoubt(said(f"{type(error).__name__}: {error}"))
         case _:
-            return NotSent(f"{type(error).__name__}: {error}")
+            return NotSent(said(f"{type(error).__name__}: {error}"))
+
+
+def said(words: str) -> str:
+    """Words of somebody else's code, as an event can hold them: of a bounded length, and without half surrogates."""
+    return encodable(words[: limits.REASON_CHARS_MAX])
 
 
 # What a read-only look at the world says

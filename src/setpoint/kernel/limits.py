@@ -141,6 +141,9 @@ SSH_SIGN_MS_MAX: Final = 120_000
 
 RUN_CHECKPOINT_EVENTS: Final = 200
 """Taking up a run folds at most so many events, about 2 ms; spread over them a snapshot costs next to nothing."""
+REASON_CHARS_MAX: Final = 2_000
+"""Of what an author's code or the other side says of a failure: a sentence and some of its data; it is kept for good,
+and the record of the run holds it, too."""
 MESSAGE_BYTES_MAX: Final = 64 * 1024
 """A signal, a late result or a settlement in an inbox; what is longer is kept elsewhere and named."""
 EFFECT_SKEW_MS: Final = 25

@@ -10,8 +10,9 @@ transaction, and sending comes after it, so a crash before it sends nothing and 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from setpoint.engine.runs.approving import require_approval, ticket_for
 from setpoint.engine.runs.hand import Fails, Hand, Parked, Pauses, run_code
@@ -32,6 +33,7 @@ from setpoint.kernel.effects import (
     lease_bound_ms,
     of_the_effect,
     outcome_of,
+    said,
     settle,
 )
 from setpoint.kernel.errors import DuplicateEffect, StatementRefused
@@ -54,6 +56,8 @@ from setpoint.kernel.run_events import (
 )
 from setpoint.kernel.run_record import Effect
 from setpoint.ports.effector import Context, Effector, Later
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -275,9 +279,8 @@ async def _perform(
     began = hand.clock.monotonic_ms()
     outcome: EffectOutcome | Later
     try:
-        async with asyncio.timeout(left_ms / 1000):
-            context = replace(calling.context(key, attempt), timeout_ms=left_ms)
-            result = await calling.effector.perform(context, arguments)
+        context = replace(calling.context(key, attempt), timeout_ms=left_ms)
+        result = await within(left_ms, calling.effector.perform(context, arguments))
         outcome = result if isinstance(result, Later) else Done(result)
     except TimeoutError:
         reason = f"{contract.name} gave no answer within {left_ms} ms"
@@ -286,6 +289,22 @@ async def _perform(
         outcome = outcome_of(error, contract.effect)
     _heard(calling, Done(None) if isinstance(outcome, Later) else outcome)
     return outcome, hand.clock.monotonic_ms() - began
+
+
+async def within(ms: int, code: Awaitable[T]) -> T:
+    """What an author's coroutine gives, TimeoutError when its time is up.
+
+    A cancellation that nobody asked this task for (of something the coroutine waited for) is an error of the
+    coroutine's. Passed on, it would end the work on the run as if its owner had died, again and again.
+    """
+    try:
+        async with asyncio.timeout(ms / 1000):
+            return await code
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("what it waited for was cancelled") from error
 
 
 async def _record(calling: Calling, outcome: EffectOutcome | Later, intent: EffectQueued, took_ms: int) -> None:
@@ -502,11 +521,11 @@ def bound_ms(contract: Contract) -> int:
 async def _probed(calling: Calling, effect: Effect, arguments: Values) -> ProbeAnswer:
     hand, path, contract = calling.hand, calling.path, calling.contract
     try:
-        async with asyncio.timeout(contract.timeout_ms / 1000):
-            return await calling.effector.probe(calling.context(effect.key, effect.attempt), arguments)
+        context = calling.context(effect.key, effect.attempt)
+        return await within(contract.timeout_ms, calling.effector.probe(context, arguments))
     except Exception as error:  # a probe that cannot look says nothing about the effect
         attempt = calling.failures + 1
-        reason = f"the probe of {path} could not look: {type(error).__name__}: {error}"
+        reason = said(f"the probe of {path} could not look: {type(error).__name__}: {error}")
         pause = contract.retry.next_pause_ms(NotSent(reason), attempt, hand.shared.chance())
         if pause is None:
             await hand.journal.write(

@@ -9,6 +9,7 @@ from typing import Any
 from setpoint.engine.runs.journal import RunJournal
 from setpoint.engine.runs.program import Program, Values
 from setpoint.engine.slots import ModelSlots
+from setpoint.kernel.effects import said
 from setpoint.kernel.retry import Breaker
 from setpoint.kernel.run_events import NodeFailed
 from setpoint.kernel.run_record import RunRecord, scope_of
@@ -94,8 +95,8 @@ def run_code(hand: Hand, path: str, what: str, code: Any, *arguments: Any) -> An
         raise
     except Exception as error:  # the author's code may raise anything, and none of it may end the worker
         attempt = hand.record.attempts.get(path, 0) + 1
-        message = f"{what} of {path} raised {type(error).__name__}: {error}"
-        hand.journal.add(NodeFailed(node=path, kind="bug", message=message[:2000], attempt=attempt))
+        message = said(f"{what} of {path} raised {type(error).__name__}: {error}")
+        hand.journal.add(NodeFailed(node=path, kind="bug", message=message, attempt=attempt))
         if hand.program.on_bug == "fail":
             raise Fails("NodeFailed", message) from error
         raise Pauses("NodeFailed", message, path) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,8 @@ from setpoint.engine.control import Request, read_request
 from setpoint.engine.runs.approving import read_decision
 from setpoint.engine.runs.hand import Hand
 from setpoint.engine.runs.program import CallCode
+from setpoint.kernel import limits
+from setpoint.kernel.effects import said
 from setpoint.kernel.events import ControlApplied, ControlRequested
 from setpoint.kernel.flow import Call, is_below, walk
 from setpoint.kernel.run_events import (
@@ -32,6 +35,9 @@ def take_messages(hand: Hand) -> None:
             hand.journal.add(LateResult(key=key, position=position, reason="it is no message of this runtime"))
             continue
         match request.action:
+            case "signal" | "result" | "settle" if _is_too_deep(request.argument):
+                reason = f"it is nested deeper than {limits.ARGUMENT_DEPTH_MAX} levels"
+                hand.journal.add(LateResult(key=key, position=position, reason=reason))
             case "signal":
                 _signal(hand, request, key, position)
             case "result":
@@ -141,7 +147,7 @@ def _misfit(hand: Hand, effect: Effect, result: Any) -> str:
             try:
                 hand.around_step(partial(code.absorb, hand.state_at(effect.node), result))
             except Exception as error:  # noqa: BLE001  # whatever the state's type says against it
-                return f"the result does not fit {effect.node}, which still waits for one: {error}"[:2000]
+                return said(f"the result does not fit {effect.node}, which still waits for one: {error}")
     return ""
 
 
@@ -152,8 +158,29 @@ def _effect_of(hand: Hand, key: str, *statuses: str) -> Effect | None:
     return None
 
 
+def _is_too_deep(argument: str) -> bool:
+    """Whether walking what it says could end in Python's limit of recursion, and the run with it, again and again."""
+    try:
+        level: list[Any] = [msgspec.json.decode(argument)]
+    except msgspec.DecodeError:
+        return False
+    except RecursionError:
+        return True
+    for _ in range(limits.ARGUMENT_DEPTH_MAX):
+        level = [inner for one in level for inner in _inside(one)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()  # type: ignore[reportUnknownVariableType]
+    return value if isinstance(value, list) else ()  # type: ignore[reportUnknownVariableType]
+
+
 def _read(argument: str) -> dict[str, Any]:
-    with contextlib.suppress(msgspec.DecodeError):
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
         found = msgspec.json.decode(argument)
         if isinstance(found, dict):
             return found  # type: ignore[reportUnknownVariableType]

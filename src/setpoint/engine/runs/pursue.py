@@ -13,6 +13,7 @@ from setpoint.kernel.events import ControlApplied, Event, Finished
 from setpoint.kernel.record import Control
 from setpoint.kernel.run_events import EffectSettled, RunPaused, RunResumed, UnwindStarted
 from setpoint.kernel.run_record import RunRecord
+from setpoint.kernel.spelling import encodable
 from setpoint.ports.log import NO_WAKE, WAKE_BY_MESSAGE
 
 
@@ -59,7 +60,8 @@ async def _rests(hand: Hand, move: Callable[[Hand], Any]) -> bool:
     except Asked:
         return False
     except Pauses as stop:
-        await hand.journal.write(RunPaused(reason=stop.reason, message=stop.message[:4000], node=stop.node))
+        message = encodable(stop.message[:4000])
+        await hand.journal.write(RunPaused(reason=stop.reason, message=message, node=stop.node))
     except Fails as stop:
         await _fail(hand, stop)
     return False
@@ -80,15 +82,14 @@ async def _go_back(hand: Hand) -> None:
 
 async def _fail(hand: Hand, stop: Fails) -> None:
     """The run will not reach its end. After a pivot nothing is taken back: only forward, or a person."""
+    reason, message = encodable(stop.reason[:100]), encodable(stop.message[:4000])
     if hand.record.pivot and hand.record.state == "RUNNING":
-        message = (
-            f"{stop.message}; {hand.record.pivot} cannot be taken back, so the run goes on from here or not at all"
-        )
-        await hand.journal.write(RunPaused(reason="AfterPivot", message=message[:4000]))
+        message += f"; {hand.record.pivot} cannot be taken back, so the run goes on from here or not at all"
+        await hand.journal.write(RunPaused(reason="AfterPivot", message=message))
         return
     declined = [effect.claim for effect in hand.record.effects.values() if effect.status == "declined"]
     await hand.journal.write(
-        UnwindStarted(reason=stop.reason, message=stop.message[:4000], end="FAILED", code=stop.code),
+        UnwindStarted(reason=reason, message=message, end="FAILED", code=stop.code),
         releases=declined,
     )
 
@@ -103,7 +104,9 @@ async def _finish(hand: Hand, state: str, reason: str, message: str, code: int, 
 async def _park(hand: Hand) -> bool:
     """Leave word when the run wants attention. False when something came in meanwhile."""
     waits = hand.record.waits.values()
-    wake = WAKE_BY_MESSAGE if hand.record.state == "PAUSED" else min((w.at_ms for w in waits), default=WAKE_BY_MESSAGE)
+    wake = WAKE_BY_MESSAGE
+    if hand.record.state != "PAUSED":
+        wake = min((WAKE_BY_MESSAGE, *(wait.at_ms for wait in waits)))
     if wake <= hand.clock.now_ms():
         return False
     await hand.journal.write(wake_ms=wake)

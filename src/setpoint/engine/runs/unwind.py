@@ -8,9 +8,7 @@ the rest of the stack as it is and asks a person.
 
 from __future__ import annotations
 
-import asyncio
-
-from setpoint.engine.runs.calls import Calling, bound_ms, settlement, undo_key
+from setpoint.engine.runs.calls import Calling, bound_ms, settlement, undo_key, within
 from setpoint.engine.runs.hand import Hand, Parked, Pauses
 from setpoint.engine.runs.program import CallCode
 from setpoint.kernel.effects import (
@@ -194,8 +192,7 @@ async def _perform(hand: Hand, standing: Standing, path: str, key: str, attempt:
     arguments = hand.journal.load(standing.arguments)
     result = None if standing.result is None else hand.journal.load(standing.result)
     try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            return Done(await effector.compensate(context, arguments, result))
+        return Done(await within(timeout_ms, effector.compensate(context, arguments, result)))
     except TimeoutError:
         return NotSent(f"the compensator of {standing.capability} gave no answer within {timeout_ms} ms")
     except Exception as error:  # noqa: BLE001  # a compensator may raise anything; the unwinding goes on or asks a person

@@ -28,6 +28,7 @@ from setpoint.engine.runs.program import (
     is_same,
 )
 from setpoint.engine.runs.unwind import child_ended
+from setpoint.kernel.effects import said
 from setpoint.kernel.flow import (
     AnyNode,
     Approval,
@@ -267,8 +268,8 @@ async def _wait_for(hand: Hand, node: WaitFor, path: str, static: str, block: st
         try:
             values = hand.around_step(partial(code.absorb, hand.state_at(path), payload[0]))
         except Exception as error:  # noqa: BLE001  # the sender's fault, not the workflow's: the wait goes on
-            message = f"a signal {node.signal!r} came with a payload that does not fit: {error}"
-            hand.journal.add(NodeFailed(node=path, kind="refused", message=message[:2000]))
+            message = said(f"a signal {node.signal!r} came with a payload that does not fit: {error}")
+            hand.journal.add(NodeFailed(node=path, kind="refused", message=message))
             continue
         # Folded at once: a node beside this one that waits for the same signal must not take the same message.
         _leave(hand, path, block, values)
