@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.runs.flowkit import In, Order, Receipt, State, add, bench, new_app, of_type, played
+from tests.runs.flowkit import In, Order, Receipt, State, add, bench, fails, new_app, of_type, played
 from tests.runs.test_flow import flow
 
 from setpoint import App, Context, Fails, capability
@@ -14,13 +14,14 @@ from setpoint.adapters.clock import SystemClock
 from setpoint.adapters.stores.memory import MemoryLog
 from setpoint.app.migration import migrate
 from setpoint.app.runs import AILING_MS_MAX
+from setpoint.engine.control import Request, encode_request
 from setpoint.kernel import limits
 from setpoint.kernel.effects import EffectDeclined
 from setpoint.kernel.errors import LeaseLost, StoreFault
 from setpoint.kernel.events import encode
 from setpoint.kernel.retry import RetryPolicy
 from setpoint.kernel.run_events import EffectDelivered, EffectQueued, LateResult, NodeFailed
-from setpoint.ports.log import Draft
+from setpoint.ports.log import WAKE_BY_MESSAGE, Draft
 from setpoint.testing import ScriptedReplies, call, reply
 
 HALF = "a name of bytes: \udcff"
@@ -262,3 +263,43 @@ async def test_a_run_that_this_process_works_on_is_not_moved_under_its_feet() ->
         await migrate(kit.runs, run_id, by="test")
     go.set()
     assert (await work).record.state == "COMPLETED"
+
+
+# Falling asleep
+
+
+class Dies(BaseException):
+    """The owner's death."""
+
+
+class Overtaken(MemoryLog):
+    """A message comes between the last look of a run that goes to sleep and its sleep; then its owner dies."""
+
+    message: tuple[str, bytes] | None = None
+
+    async def append(self, lease: Any, expected: Any, events: Any, **rest: Any) -> Any:
+        beside = rest.get("beside")
+        if self.message is None or beside is None or beside.wake_ms != WAKE_BY_MESSAGE:
+            return await super().append(lease, expected, events, **rest)
+        self.deliver(lease.stream, *self.message)
+        await super().append(lease, expected, events, **rest)
+        raise Dies
+
+
+@played
+async def test_a_message_that_comes_while_a_run_falls_asleep_wakes_it_wherever_its_owner_dies() -> None:
+    app = new_app()
+    flow(app).wait_for("note", timeout="1h", into="note").step("stop", fails("Never"))
+    log = Overtaken(SystemClock().now_ms)
+    kit = bench(app, log=log)
+    run_id = await kit.start("w", {"order_id": "A-1"})
+    kit.runs.tell(run_id, "pause", by="test")
+    log.message = ("again", encode_request(Request("resume", "test")))
+    with pytest.raises(Dies):
+        await kit.go_on(run_id)
+    log.message = None
+    kit.restart()
+    assert log.due("run", 0, 10) == [(run_id, 0)]
+    kit.signal(run_id, "note", "hello")
+    await kit.runs.work(until_idle=True)
+    assert kit.runs.record(run_id).reason == "Never"

@@ -23,6 +23,8 @@ Promises every adapter keeps (each sentence has a conformance test):
 - A claimed key stays until its stream releases it. ``claimant`` tells who holds a key.
 - ``due`` lists streams whose wake-up time has come, earliest first; a message delivered to a stream with a wake-up time
   brings it to 0. A stream without one is never listed.
+- A wake-up time that goes down with ``heard`` becomes 0 when a message behind that position has come: whoever goes to
+  sleep overlooks none, wherever it dies.
 - A lease is exclusive; ``claim`` on a lease whose owner process is provably dead succeeds at once, on a live one raises
   LeaseLost; each claim raises the fencing token.
 - A full disk, a locked or read-only database raises StoreFault, and nothing acknowledged is lost.
@@ -88,6 +90,7 @@ class Beside(msgspec.Struct, frozen=True):
     releases: tuple[str, ...] = ()  # keys that this stream gives up; one it does not hold is no change
     wake_ms: int = WAKE_AS_BEFORE  # when the stream next wants attention, epoch ms; 0 is now
     statements: tuple[Statement, ...] = ()
+    heard: int = -1  # the last message ``wake_ms`` was decided on, by its position; -1: whatever may have come
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):

@@ -123,7 +123,8 @@ class MemoryLog:
             if self._claims.get(key) == stream:
                 del self._claims[key]
         if beside.wake_ms != WAKE_AS_BEFORE:
-            held.wake_ms = None if beside.wake_ms == NO_WAKE else beside.wake_ms
+            has_news = 0 <= beside.heard < len(held.inbox) and beside.wake_ms != NO_WAKE
+            held.wake_ms = None if beside.wake_ms == NO_WAKE else 0 if has_news else beside.wake_ms
 
     async def flush(self, stream: str) -> None:
         with self._lock:

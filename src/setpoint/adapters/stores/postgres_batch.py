@@ -63,8 +63,10 @@ _FORGET = (
     " (SELECT seq FROM setpoint.checkpoint WHERE stream = %s ORDER BY seq DESC LIMIT %s)"
 )
 _WAKE = (
-    "INSERT INTO setpoint.wake SELECT s.id, s.kind, t.at_ms, s.stream_id"
-    " FROM unnest(%s::bigint[], %s::bigint[]) AS t (id, at_ms) JOIN setpoint.stream s USING (id)"
+    "INSERT INTO setpoint.wake SELECT s.id, s.kind, CASE WHEN t.heard >= 0 AND EXISTS"
+    " (SELECT 1 FROM setpoint.inbox i WHERE i.stream = t.id AND i.id > t.heard) THEN 0 ELSE t.at_ms END, s.stream_id"
+    " FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) AS t (id, at_ms, heard)"
+    " JOIN setpoint.stream s USING (id)"
     " ON CONFLICT (stream) DO UPDATE SET at_ms = excluded.at_ms"
 )
 _NO_WAKE = "DELETE FROM setpoint.wake WHERE stream = ANY(%s::bigint[])"
@@ -334,13 +336,13 @@ def _write_checkpoints(script: _Script, admitted: Admitted) -> None:
 def _write_wakes(script: _Script, admitted: Admitted) -> None:
     """Of several wake-up times of one stream the last counts."""
     wakes = {
-        id: job.beside.wake_ms
+        id: (job.beside.wake_ms, job.beside.heard)
         for id, job in admitted
         if job.beside is not None and job.beside.wake_ms != WAKE_AS_BEFORE
     }
-    over = [id for id, at in wakes.items() if at == NO_WAKE]
-    waiting = [(id, at) for id, at in wakes.items() if at != NO_WAKE]
+    over = [id for id, (at, _) in wakes.items() if at == NO_WAKE]
+    waiting = [(id, at, heard) for id, (at, heard) in wakes.items() if at != NO_WAKE]
     if waiting:
-        script.add(_WAKE, [id for id, _ in waiting], [at for _, at in waiting])
+        script.add(_WAKE, *([one[part] for one in waiting] for part in range(3)))
     if over:
         script.add(_NO_WAKE, over)

@@ -25,8 +25,12 @@ OWN_TABLES = frozenset({"stream", "event", "payload", "checkpoint", "inbox", "ef
 
 _PAIRS = [",".join(["(?,?)"] * n) for n in range(ROWS_A_STATEMENT + 1)]
 _CLAIM = [f"INSERT INTO effect_claim VALUES {pairs} ON CONFLICT (key) DO NOTHING" for pairs in _PAIRS]
-_WAKE = [f"UPDATE stream SET wake_ms=t.column2 FROM (VALUES {pairs}) AS t WHERE id=t.column1" for pairs in _PAIRS]
-_WAKE_ONE = "UPDATE stream SET wake_ms=?2 WHERE id=?1"
+_WAKE = [
+    "UPDATE stream SET wake_ms=CASE WHEN t.column3>=0 AND EXISTS"
+    " (SELECT 1 FROM inbox i WHERE i.stream=t.column1 AND i.id>t.column3) THEN 0 ELSE t.column2 END"
+    f" FROM (VALUES {','.join(['(?,?,?)'] * n)}) AS t WHERE stream.id=t.column1"
+    for n in range(ROWS_A_STATEMENT + 1)
+]
 
 # The store's trouble, not the statement's: the whole batch fails with it, as it would have without the statement.
 _OF_THE_STORE = frozenset(
@@ -107,15 +111,12 @@ def put_apart(db: sqlite3.Connection, id: int, stream: str, beside: Beside) -> F
 def put_wakes(db: sqlite3.Connection, placed: Placed) -> None:
     """Of several wake-up times of one stream the last counts."""
     wakes = {
-        id: None if beside.wake_ms == NO_WAKE else beside.wake_ms
+        id: (id, None, -1) if beside.wake_ms == NO_WAKE else (id, beside.wake_ms, beside.heard)
         for id, _, beside in placed
         if beside.wake_ms != WAKE_AS_BEFORE
     }
-    if len(wakes) == 1:
-        db.execute(_WAKE_ONE, *wakes.items())
-    else:
-        for chunk in chunks(wakes.items()):
-            db.execute(_WAKE[len(chunk)], flat(chunk))
+    for chunk in chunks(wakes.values()):
+        db.execute(_WAKE[len(chunk)], flat(chunk))
 
 
 def _run_statements(db: sqlite3.Connection, stream: str, statements: Sequence[Statement]) -> None:

@@ -108,6 +108,8 @@ class RunJournal:
             record = self._folded(record, event)
         turn = record.step
         drafts = [Draft(turn, type(event).__name__, encode(event), now) for event in (*added, *events)]
+        if beside is not None and beside.wake_ms != WAKE_AS_BEFORE:
+            beside = replace(beside, heard=record.inbox_position)
         checkpoint = None
         if record.seq - self._checkpoint_seq >= limits.RUN_CHECKPOINT_EVENTS:
             checkpoint = _json.encode(replace(record, last_event_at=now))
