@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -303,3 +306,50 @@ async def test_a_message_that_comes_while_a_run_falls_asleep_wakes_it_wherever_i
     kit.signal(run_id, "note", "hello")
     await kit.runs.work(until_idle=True)
     assert kit.runs.record(run_id).reason == "Never"
+
+
+# What another process or application would see
+
+
+TAGGED = """
+from pydantic import BaseModel
+from setpoint import App, Context, capability
+
+class Inner(BaseModel):
+    marks: frozenset[str] = frozenset()
+
+class State(BaseModel):
+    tags: set[str]
+    more: set[str] | None = None
+    inner: Inner | None = None
+    order: list[str] = []
+
+@capability(effect="keyed")
+async def go(ctx: Context, tags: set[str], inner: Inner, order: list[str]) -> None: ...
+
+program = App("a").workflow("w", input=State, state=State).capability("go", go).program
+names = ["b", "a", "d", "c"]
+given = {"tags": names, "more": names, "inner": {"marks": names}, "order": names}
+print(program.begin(given)[1], program.code["w/go"].arguments(given, given))
+"""
+
+
+def test_a_set_has_one_order_in_every_process() -> None:
+    """Else a yes given in one process would be to other arguments in the next, and asked for again for ever."""
+    said: list[str] = []
+    for seed in ("1", "2", "3"):
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", TAGGED], env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    assert said == said[:1] * 3
+    assert "'order': ['b', 'a', 'd', 'c']" in said[0] and "'tags': ['a', 'b', 'c', 'd']" in said[0]
+
+
+@played
+async def test_a_workflow_of_another_application_can_be_started_as_a_part() -> None:
+    other, app = new_app("other"), new_app()
+    child = flow(other, "child").step("one", add(1))
+    flow(app).workflow("c", child, input=lambda state: {"order_id": "x"})
+    kit = bench(app)
+    assert (await kit.run("w", {"order_id": "A-1"})).record.state == "COMPLETED"

@@ -13,7 +13,7 @@ from setpoint.adapters.approvers.roster import Approver, refuse_shared
 from setpoint.app.capability import NAME, Capability
 from setpoint.app.typed import DefinitionFault
 from setpoint.app.workflow import Fragment, Workflow
-from setpoint.engine.runs.program import Program
+from setpoint.engine.runs.program import ChildCode, Program
 
 if TYPE_CHECKING:
     from setpoint.app.agent import Agent, AgentBudget, Models, OfSession
@@ -199,9 +199,11 @@ class App:
     def programs(self) -> dict[str, Program]:
         """Every version of every workflow, and those they start, by definition digest."""
         found: dict[str, Program] = {}
-        for workflow in self._workflows.values():
-            program = workflow.program
-            found[program.definition.digest] = program
+        left = [workflow.program for workflow in self._workflows.values()]
+        while left:
+            program = left.pop(0)
+            if found.setdefault(program.definition.digest, program) is program:
+                left += [code.program for code in program.code.values() if isinstance(code, ChildCode)]
         return found
 
     def check(self) -> dict[str, Program]:

@@ -40,6 +40,7 @@ class Fields:
     schema: dict[str, Any]
     annotations: Mapping[str, Any]
     required: frozenset[str]
+    has_sets: bool
 
     @classmethod
     def of(cls, declared: Any, what: str) -> Fields:
@@ -60,7 +61,8 @@ class Fields:
             annotations = get_type_hints(declared)
         except (NameError, TypeError):
             annotations = {}
-        return cls(declared, adapter, schema, annotations, frozenset(schema.get("required", ())))
+        required = frozenset[str](schema.get("required", ()))
+        return cls(declared, adapter, schema, annotations, required, _has_sets(schema))
 
     @property
     def names(self) -> frozenset[str]:
@@ -86,6 +88,8 @@ class Fields:
 
     def _plain(self, state: Any) -> Values:
         found = _dumped(self.adapter, state)
+        if self.has_sets:
+            found = in_order(found, self.schema)
         if not isinstance(found, dict):
             raise TypeError(f"it gave {state!r}, which has no fields")
         if not found.keys() <= self.names:  # type: ignore[reportUnknownMemberType]
@@ -159,6 +163,33 @@ def _refuse_two_names(declared: Any, schema: Mapping[str, Any], what: str) -> No
         raise DefinitionFault(f"{what} allows fields that it does not declare; they would be lost")
 
 
+def in_order(value: Any, schema: Any) -> Any:
+    """Plain JSON with the members of its sets sorted: Python gives them in another order in every process, and what is
+    asked, claimed and approved is compared by its bytes. A set inside a union of several lists stays as it is."""
+    return _in_order(value, schema, schema.get("$defs", {}))
+
+
+def _has_sets(schema: Any) -> bool:
+    return "'uniqueItems'" in repr(schema)
+
+
+def _in_order(value: Any, schema: Any, defs: Mapping[str, Any]) -> Any:
+    if not isinstance(schema, dict) or not isinstance(value, (dict, list)):
+        return value
+    if "$ref" in schema:
+        return _in_order(value, defs.get(str(schema["$ref"]).rpartition("/")[2]), defs)  # type: ignore[reportUnknownArgumentType]
+    kind = "object" if isinstance(value, dict) else "array"
+    if "anyOf" in schema:
+        options = [defs.get(str(one.get("$ref", "")).rpartition("/")[2], one) for one in schema["anyOf"]]  # type: ignore[reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType]
+        fitting = [one for one in options if one.get("type") == kind]  # type: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        return _in_order(value, fitting[0], defs) if len(fitting) == 1 else value  # type: ignore[reportUnknownArgumentType]
+    if isinstance(value, dict):
+        known, other = schema.get("properties", {}), schema.get("additionalProperties")  # type: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        return {name: _in_order(item, known.get(name, other), defs) for name, item in value.items()}  # type: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    inner = [_in_order(item, schema.get("items"), defs) for item in value]  # type: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    return sorted(inner, key=msgspec.json.Encoder(order="sorted").encode) if schema.get("uniqueItems") else inner  # type: ignore[reportUnknownMemberType]
+
+
 _WORDS = ("title", "description", "examples", "$comment", "deprecated")
 
 
@@ -204,6 +235,7 @@ class Signature:
     result: TypeAdapter[Any]
     result_type: Any
     result_schema: dict[str, Any]
+    has_sets: bool
 
     @classmethod
     def of(cls, function: Callable[..., Any], name: str, *, has_result: bool = True) -> Signature:
@@ -240,7 +272,7 @@ class Signature:
         result_type = hints.get("return", type(None)) if has_result else type(None)
         what = f"the result of capability {name}"
         result = adapter_of(result_type, what)
-        return cls(model, schema, result, result_type, schema_of(result, what))
+        return cls(model, schema, result, result_type, schema_of(result, what), _has_sets(schema))
 
     def names(self) -> Mapping[str, bool]:
         """Parameter names, and whether each must be given."""
@@ -252,6 +284,8 @@ class Signature:
     def complete(self, arguments: Mapping[str, Any]) -> Values:
         """The arguments checked, with defaults, as plain JSON."""
         found = self.read(arguments).model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+        if self.has_sets:
+            found = in_order(found, self.schema)
         _refuse_unplain(found, "it")
         return found
 
