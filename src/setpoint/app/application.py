@@ -63,7 +63,7 @@ class App:
         fields, unless ``initial`` makes it. ``output`` of the last state is the result (default: the state). A step
         that raises pauses the run for a person (``on_bug="fail"``: takes it back and ends it).
         """
-        if any(known == name for known, _ in self._workflows) and (name, version) in self._workflows:
+        if (name, version) in self._workflows:
             raise DefinitionFault(
                 f"{self.name} has a workflow {name!r} of version {version} already",
                 hint="Give the new one another name, or version= one more.",

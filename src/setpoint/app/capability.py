@@ -143,7 +143,8 @@ def capability(function: Any = None, /, **declared: Any) -> Any:
 
     ``effect``: pure | read | reversible | keyed | compensable | irreversible. ``key`` maps the arguments to the
     business key; at most one effect under a key is ever made. ``dedups``: the other side acts once for a key it is
-    told. ``timeout`` bounds one call, ``worst`` how long the other side may work on one that timed out.
+    told. ``timeout`` bounds one call, ``worst`` how long the other side may work on one that timed out. A function that
+    is not async runs on a thread, which nothing stops: what it may still send after the timeout is in ``worst``, too.
     ``dependency`` shares a circuit breaker. ``scopes`` the principal must hold. ``statements``: the function returns
     ``Statement``s on tables in the store's own database, which change with the log or not at all.
     """

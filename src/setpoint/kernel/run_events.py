@@ -75,7 +75,8 @@ class NodeCompleted(Event, frozen=True):
 
 
 class NodeFailed(Event, frozen=True):
-    """An attempt came to nothing. ``kind``: transient | rate_limited | circuit_open | declined | bug | refused."""
+    """An attempt came to nothing. ``kind``: transient | rate_limited | circuit_open | in_doubt | declined |
+    bug | refused."""
 
     node: str
     kind: str
@@ -87,7 +88,7 @@ class NodeFailed(Event, frozen=True):
 class TimerSet(Event, frozen=True):
     node: str
     at_ms: int
-    why: str  # sleep | retry | timeout | expiry
+    why: str  # sleep | probe
 
 
 class SignalAwaited(Event, frozen=True):
@@ -201,7 +202,8 @@ class Compensated(Event, frozen=True):
 
 
 class RunPaused(Event, frozen=True):
-    """It waits for a person: nothing happens by itself. ``reason``: NodeFailed | Pause | AfterPivot | EffectUnknown."""
+    """It waits for a person: nothing happens by itself. ``reason``: NodeFailed | Pause | AfterPivot |
+    CompensationFailed."""
 
     reason: str
     message: str
