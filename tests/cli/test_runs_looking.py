@@ -9,7 +9,7 @@ import pytest
 
 from setpoint.app.event_schema import event_schema
 
-from .shop import Shop, killed
+from .shop import SHOP, Shop, killed
 
 
 @pytest.fixture
@@ -77,7 +77,9 @@ def test_why_names_the_last_failure_and_when_it_is_tried_again(shop: Shop):
     shop.run("resume", "B-1", code=11)
     failure = shop.json("why", "B-1")["last_failure"]
     assert (failure["node"], failure["kind"]) == ("waits/after", "bug")
-    assert "raised ValueError: not yet" in shop.run("why", "B-1").stdout
+    raises = 1 + SHOP.splitlines().index('        raise ValueError("not yet")')
+    place = f"raised ValueError: not yet ({shop.directory}/shop.py:{raises})"  # where to look, without a debugger
+    assert place in shop.run("why", "B-1").stdout
 
 
 def test_describe_has_state_effects_approvals_and_waits(looked: Shop):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sysconfig
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from setpoint.engine.runs.journal import RunJournal
 from setpoint.engine.runs.program import Program, Values
 from setpoint.engine.slots import ModelSlots
+from setpoint.kernel import limits
 from setpoint.kernel.effects import said
 from setpoint.kernel.retry import Breaker
 from setpoint.kernel.run_events import NodeFailed
@@ -16,6 +21,8 @@ from setpoint.kernel.run_record import RunRecord, scope_of
 from setpoint.ports.approver import Approvers
 from setpoint.ports.clock import Clock
 from setpoint.ports.proposer import Proposer
+
+_OWN: Final = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
 class Parked(Exception):
@@ -95,8 +102,26 @@ def run_code(hand: Hand, path: str, what: str, code: Any, *arguments: Any) -> An
         raise
     except Exception as error:  # the author's code may raise anything, and none of it may end the worker
         attempt = hand.record.attempts.get(path, 0) + 1
-        message = said(f"{what} of {path} raised {type(error).__name__}: {error}")
+        message = raised(f"{what} of {path}", error)
         hand.journal.add(NodeFailed(node=path, kind="bug", message=message, attempt=attempt))
         if hand.program.on_bug == "fail":
             raise Fails("NodeFailed", message) from error
         raise Pauses("NodeFailed", message, path) from error
+
+
+def raised(whose: str, error: BaseException) -> str:
+    """What the author's code raised, and the innermost line of it: ``... raised ValueError: no rate (shop.py:70)``.
+    However long the error's own words are, the line stands."""
+    place = place_of(error)
+    words = said(f"{whose} raised {type(error).__name__}: {error}")
+    return said(f"{words[: limits.REASON_CHARS_MAX - len(place) - 3]} ({place})") if place else words
+
+
+def place_of(error: BaseException) -> str:
+    """``file:line`` of the innermost frame that is the author's, wherever it is installed; "" when there is none."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    frames = [(file, line) for file, line in frames if not file.startswith((_OWN, "<"))]
+    libraries = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
+    own = [one for one in frames if not one[0].startswith(libraries)]
+    found = own or [one for one in frames if one[0].startswith(libraries[1:]) and "/pydantic" not in one[0]]
+    return f"{found[-1][0]}:{found[-1][1]}" if found else ""
