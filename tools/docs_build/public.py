@@ -6,8 +6,10 @@ import dataclasses
 import importlib
 import inspect
 import sys
+import textwrap
+from collections.abc import Callable, Iterable
 from types import UnionType
-from typing import Any, NewType, get_args
+from typing import Any, NewType, get_args, get_overloads
 
 import msgspec
 
@@ -18,6 +20,21 @@ INTRO = (
     "What is listed here is promised. Every other module may change between releases. "
     "[Use as a library](../how-to/use-as-a-library.md) shows it at work."
 )
+USED_BY_METHODS = frozenset(
+    {"App", "AppKit", "FakeEffector", "Fragment", "Runtime", "Session", "SyncRuntime", "Workflow"}
+)
+"""Classes whose methods are the interface: each is listed with what it says of itself."""
+CONSTRUCTED = frozenset({"App", "AppKit", "FakeEffector", "HttpClient"})
+"""Those of them that the reader makes himself; the others come from a method."""
+OWN_USE = frozenset({"moved_to", "equipment"})
+"""Methods of these classes that only other parts of Setpoint call."""
+REACHED = (
+    ("runtime.runs", "setpoint.app.runs:Runs", "wait go_on work tell retry record outcome is_at_work rest"),
+    ("runtime.sessions", "setpoint.app.sessions:Sessions", "open turn resume answer actions record tokens"),
+    ("setpoint.adapters.effectors.http.HttpClient", "setpoint.adapters.effectors.http:HttpClient", "send get close"),
+    ("setpoint.adapters.effectors.http.wire_key", "setpoint.adapters.effectors.http:wire_key", ""),
+)
+"""What is reached by an attribute or by its module: heading, place, the methods that are promised."""
 
 
 def python() -> str:
@@ -26,6 +43,8 @@ def python() -> str:
         package = importlib.import_module(module)
         blocks.append(f"## {module}\n\n{prose(package.__doc__).splitlines()[0]}")
         blocks += [_name(module, name, getattr(package, name)) for name in sorted(package.__all__, key=str.lower)]
+    blocks.append("## Reached by an attribute, or by their module")
+    blocks += [_reached(*one) for one in REACHED]
     return page("Python", "`__all__` of `setpoint`, `setpoint.ports` and `setpoint.testing`", *blocks)
 
 
@@ -34,12 +53,63 @@ def _name(module: str, name: str, value: Any) -> str:
     if isinstance(value, NewType):
         lines.append(f"{code(value.__supertype__.__name__)} under a name of its own.")
     elif inspect.isclass(value):
-        lines += [_meaning(value), "", *(f"- `{said}`" for said in (*_fields(value), *_methods(value)))]
+        lines += [_meaning(value), "", *(f"- `{said}`" for said in _fields(value)), *_said_methods(name, value)]
     elif inspect.isfunction(value):
-        lines += [code(f"{name}{_signature(value)}"), "", _first_paragraph(value.__doc__)]
+        lines += _function(name, value)
     else:
         lines.append(_said(value))
     return "\n".join(lines).rstrip()
+
+
+def _reached(heading: str, place: str, verbs: str) -> str:
+    module, _, name = place.partition(":")
+    value = getattr(importlib.import_module(module), name)
+    if inspect.isfunction(value):
+        return "\n".join([f"### {heading}", "", *_function(name, value)])
+    return "\n".join([f"### {heading}", "", _meaning(value), "", *_made(name, value), *_told(value, verbs.split())])
+
+
+def _function(name: str, function: Any) -> list[str]:
+    """The signature (the fullest of those that are declared), and all that it says of itself."""
+    fullest = (get_overloads(function) or [function])[-1]
+    return [code(f"{name}{_signature(fullest)}"), "", _whole(function.__doc__)]
+
+
+def _said_methods(name: str, cls: type[Any]) -> list[str]:
+    if name == "Fragment":
+        return ["Its nodes are those of `Workflow`."]
+    if name == "Workflow":  # each node gives the chain back; what else a chain can do is the runtime's
+        chain = cls.__mro__[1]
+        return _told(chain, [one for one, what in vars(chain).items() if _gives_itself(one, what)])
+    if name not in USED_BY_METHODS:
+        return [f"- `{said}`" for said in _methods(cls)]
+    return [
+        *_made(name, cls),
+        *_told(cls, [one for one in vars(cls) if not one.startswith("_") and one not in OWN_USE]),
+    ]
+
+
+def _gives_itself(name: str, what: Any) -> bool:
+    return inspect.isfunction(what) and not name.startswith("_") and what.__annotations__.get("return") == "Self"
+
+
+def _made(name: str, cls: type[Any]) -> list[str]:
+    return [f"- `{name}{_signature(cls.__init__).removesuffix(' -> None')}`"] if name in CONSTRUCTED else []
+
+
+def _told(cls: type[Any], names: Iterable[str]) -> list[str]:
+    """Each method and property with its docstring below it."""
+    lines: list[str] = []
+    for name in names:
+        value = inspect.getattr_static(cls, name)
+        for said in _member(name, value):
+            lines += [f"- `{said}`", *_below(_code_of(value))]
+    return lines
+
+
+def _below(function: Callable[..., Any] | None) -> list[str]:
+    words = _whole(function.__doc__) if function is not None else ""
+    return ["", textwrap.indent(words, "  "), ""] if words else []
 
 
 def _meaning(cls: type[Any]) -> str:
@@ -54,7 +124,11 @@ def _meaning(cls: type[Any]) -> str:
 
 
 def _first_paragraph(docstring: str | None) -> str:
-    return prose(inspect.cleandoc(docstring or "")).split("\n\n")[0]
+    return _whole(docstring).split("\n\n")[0]
+
+
+def _whole(docstring: str | None) -> str:
+    return prose(inspect.cleandoc(docstring or ""))
 
 
 def _fields(cls: type[Any]) -> list[str]:
@@ -67,16 +141,24 @@ def _fields(cls: type[Any]) -> list[str]:
 
 
 def _methods(cls: type[Any]) -> list[str]:
-    found: list[str] = []
-    for name, value in vars(cls).items():
-        if name.startswith("_"):
-            continue
-        if isinstance(value, property) and value.fget is not None:
-            found.append(f"{name}: {value.fget.__annotations__.get('return', '')}")
-        plain = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
-        if inspect.isfunction(plain):
-            found.append(f"{'async ' if inspect.iscoroutinefunction(plain) else ''}{name}{_signature(plain)}")
-    return found
+    return [said for name, value in vars(cls).items() if not name.startswith("_") for said in _member(name, value)]
+
+
+def _member(name: str, value: Any) -> list[str]:
+    """How a method or property is written; nothing for what is neither."""
+    function = _code_of(value)
+    if function is None:
+        return []
+    if isinstance(value, property):
+        return [f"{name}: {function.__annotations__.get('return', '')}"]
+    return [f"{'async ' if inspect.iscoroutinefunction(function) else ''}{name}{_signature(function)}"]
+
+
+def _code_of(value: Any) -> Callable[..., Any] | None:
+    if isinstance(value, property):
+        return value.fget
+    plain = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
+    return plain if inspect.isfunction(plain) else None
 
 
 def _signature(function: Any) -> str:

@@ -141,12 +141,14 @@ def capability(
 def capability(function: Any = None, /, **declared: Any) -> Any:
     """Declare a function as a capability. DefinitionFault says what is wrong with the declaration.
 
-    ``effect``: pure | read | reversible | keyed | compensable | irreversible. ``key`` maps the arguments to the
-    business key; at most one effect under a key is ever made. ``dedups``: the other side acts once for a key it is
-    told. ``timeout`` bounds one call, ``worst`` how long the other side may work on one that timed out. A function that
-    is not async runs on a thread, which nothing stops: what it may still send after the timeout is in ``worst``, too.
-    ``dependency`` shares a circuit breaker. ``scopes`` the principal must hold. ``statements``: the function returns
-    ``Statement``s on tables in the store's own database, which change with the log or not at all.
+    ``effect``: pure | read | reversible | keyed | compensable | irreversible. ``name``: by default the function's.
+    ``key`` maps the arguments to the business key, a text; at most one effect under a key is ever made. ``probe`` looks
+    whether it happened, ``compensate`` takes it back. ``retry``: a ``RetryPolicy``. ``rate``: a ``RatePolicy``.
+    ``dedups``: the other side acts once for a key it is told. ``timeout`` bounds one call, ``worst`` how long the other
+    side may work on one that timed out. A function that is not async runs on a thread, which nothing
+    stops: what it may still send after the timeout is in ``worst``, too. ``dependency`` shares a circuit breaker.
+    ``scopes`` the principal must hold. ``statements``: the function returns ``Statement``s on tables in the store's own
+    database, which change with the log or not at all.
     """
     if function is not None:
         raise DefinitionFault(

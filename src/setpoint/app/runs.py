@@ -79,7 +79,7 @@ class _Active:
 
 @dataclass(slots=True)
 class Runs:
-    """The runs of one application over one store."""
+    """The runs of one application over one store. ``Runtime.start`` makes one, ``Runtime.run`` sees it through."""
 
     log: Log
     clock: Clock
@@ -452,7 +452,13 @@ class Runs:
 
     def tell(self, run_id: str, action: str, argument: Any = "", *, by: str, key: str = "") -> bool:
         """Leave a message for a run; False when one of that key was left before. IllegalTransition when it is over; a
-        report that comes then is recorded and dropped when the run is looked at next."""
+        report that comes then is recorded and dropped when the run is looked at next.
+
+        ``action``, and its argument: ``pause``, ``resume``, ``cancel``, ``kill``: a reason. ``signal``:
+        ``{"name": ..., "payload": ...}``. ``result``, of an effect that was accepted (``Later``): ``{"key": ...,
+        "result": ...}``. ``settle``: ``{"key": ..., "verdict": "happened" | "not_happened", "result": ...}``.
+        ``decide``: a signed decision as text.
+        """
         record, _ = read_run(self.log, run_id)
         if record.is_terminal and action != "result":
             raise IllegalTransition(f"run {run_id} is {record.state} already; {action} does not apply")
@@ -471,6 +477,7 @@ class Runs:
         return run_id in self._active
 
     def record(self, run_id: str) -> RunRecord:
+        """Where a run stands: state, values, waits, effects, tickets. UnknownTrajectory when there is none."""
         return read_run(self.log, run_id)[0]
 
     def outcome(self, run_id: str) -> RunOutcome:

@@ -155,7 +155,11 @@ class Chain(Generic[StateT]):
         labels: Sequence[str] = (),
         attempts: int = 2,
     ) -> Self:
-        """A model reads what ``show`` gives it and answers with a text, or one of the labels, into a field."""
+        """A model reads what ``show`` gives it and answers with a text, or one of the labels, into a field.
+
+        It sees ``instructions``, the labels and what ``show`` returns, and nothing else of the state. An answer that is
+        no label, or that the field refuses, is asked for again, ``attempts`` times in all; then the run fails.
+        """
         self._require_field(name, into)
         if attempts < 1 or len(set(labels)) != len(labels):
             raise DefinitionFault(f"{self.name}/{name} has {attempts} attempts, at least 1, or repeats a label")
@@ -206,7 +210,8 @@ class Chain(Generic[StateT]):
     ) -> Self:
         """The body once for each item of the list that ``over`` gives, the item in the field ``item``.
 
-        The field ``collect`` of each round becomes a list in ``into``.
+        The field ``collect`` of each round becomes a list in ``into``; nothing else that the body writes is kept. More
+        items than ``at_most`` fail the run; ``at_once`` rounds are under way at a time.
         """
         self._require_chain(name, "the body", body)
         self._require_field(name, item)
@@ -268,7 +273,11 @@ class Chain(Generic[StateT]):
         into: str | None = None,
         on_timeout: Literal["fail", "continue"] = "fail",
     ) -> Self:
-        """Until the signal comes (named like the node unless said otherwise); its payload goes into a field."""
+        """Until the signal comes (named like the node unless said otherwise); its payload goes into a field.
+
+        When ``timeout`` is over the run fails, or goes on with ``on_timeout="continue"``. A signal that came before the
+        run got here is kept for it.
+        """
         if into is not None:
             self._require_field(name, into)
         if on_timeout not in ("fail", "continue"):
@@ -303,8 +312,9 @@ class Chain(Generic[StateT]):
         """Until people in these roles said yes: to the call of the node ``of`` as it would be made now, or, without it,
         to going on from what ``show`` shows.
 
-        A no, or no answer in time, ends the run; with ``into`` the answer goes into that field instead and the run goes
-        on (a call it stands for stays forbidden).
+        A no, or no answer in time, ends the run; with ``into`` the answer goes into that field instead, a mapping
+        ``{"outcome": "granted" | "denied" | "expired", "by": [...], "reason": ...}``, and the run goes on (a call it
+        stands for stays forbidden).
         """
         if (of is None) == (show is None):
             raise DefinitionFault(f"{self.name}/{name} approves a call (of=) or what it shows (show=), one of the two")

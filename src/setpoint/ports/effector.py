@@ -37,7 +37,11 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The other side accepted the request and reports within ``within_ms`` through ``Runtime.deliver_result``."""
+    """The other side accepted the request and reports within ``within_ms``; after that the effect is in doubt.
+
+    Whoever receives the report hands it on:
+    ``runtime.runs.tell(run_id, "result", {"key": ctx.key, "result": ...}, by="the bank", key="a name of the report")``.
+    """
 
     within_ms: int
 

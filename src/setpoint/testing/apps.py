@@ -37,7 +37,12 @@ if TYPE_CHECKING:
 
 
 class AppKit:
-    """One process's view of an application in a test. Steps are checked to be pure (ImpureStep)."""
+    """One process's view of an application in a test. Steps are checked to be pure (ImpureStep).
+
+    ``services`` is what capabilities find in ``ctx.services``; ``approvers`` maps a name to its roles, and the kit has
+    their keys; ``judge`` answers judge nodes, ``model`` the agents. Both, like ``log`` and ``clock``, are attributes,
+    beside ``runs`` and ``sessions`` (those of a runtime).
+    """
 
     def __init__(
         self,
@@ -98,6 +103,7 @@ class AppKit:
         return await self.go_on(await self.start(workflow, input, **options), patience=patience)
 
     async def go_on(self, run_id: str, *, patience: str = "60s") -> RunOutcome:
+        """Work on a run that is there, as ``run`` does."""
         return await self.runs.wait(run_id, patience_ms=parse_duration_ms(patience))
 
     async def skip(self, duration: str) -> None:

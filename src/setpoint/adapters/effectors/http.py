@@ -129,7 +129,7 @@ class HttpClient:
         timeout_ms: int | None = None,
         parse: Callable[[bytes], Answer] = exact_json,
     ) -> Answer:
-        """What ``parse`` makes of the 2xx answer to one mutation. See the table above for everything else.
+        """What ``parse`` makes of the 2xx answer to one mutation. docs/how-to/call-http.md has a table of all else.
 
         ``key`` goes along as ``Idempotency-Key``; ``body`` becomes JSON, bytes go as they are. A ``parse`` that raises
         ValueError found no receipt: the effect is in doubt. Cancelled, it leaves the effect in doubt.
