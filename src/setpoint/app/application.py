@@ -28,15 +28,24 @@ class App:
 
     ``services()`` gives an async context manager over what capabilities find in ``ctx.services``: it is entered where
     runs are worked on (``setpoint run``, ``worker``, ``async with Runtime.open(...)``), and left when that ends.
+    ``judges`` are the models of its judge nodes (routes, or proposers; the first one answers), unless the runtime is
+    opened with others.
     """
 
     def __init__(
-        self, name: str, *, services: Callable[[], AbstractAsyncContextManager[Mapping[str, Any]]] | None = None
+        self,
+        name: str,
+        *,
+        services: Callable[[], AbstractAsyncContextManager[Mapping[str, Any]]] | None = None,
+        judges: Models = (),
     ) -> None:
         if not NAME.fullmatch(name):
             raise DefinitionFault(f"{name!r} is no name for an app: letters, digits, - _ . and at most 64 of them")
         self.name = name
+        if isinstance(judges, str):
+            raise DefinitionFault(f"judges={judges!r} of {name} is one text; judges= is a list of routes")
         self.services = services
+        self.judges = tuple(judges)
         self._workflows: dict[tuple[str, int], Workflow[Any, Any]] = {}
         self._fragments: dict[str, Fragment[Any]] = {}
         self._agents: dict[str, Agent] = {}

@@ -91,7 +91,8 @@ class Runtime:
         self._runs: Runs | None = None
         self._sessions: Sessions | None = None
         if app is not None:
-            self._open_app(app, models, models if judges is None else judges)
+            given = models if judges is None else judges
+            self._open_app(app, models, app.judges if given is None else given)
 
     def _open_app(self, app: App, models: Models | None, judges: Models | None) -> None:
         from setpoint.app.opening import open_runs
@@ -146,8 +147,8 @@ class Runtime:
 
         ``app`` is proved first: DefinitionFault for a workflow that breaks an obligation. ``services`` is what its
         capabilities find in their context: clients, connections, settings (default: what ``app.services()`` opens, for
-        as long as the block lasts). ``models`` (routes, or proposers of one's
-        own) replace those that the app's agents declare; ``judges`` answer its judge nodes (default: ``models``).
+        as long as the block lasts). ``models`` (routes, or proposers of one's own) replace those that the app's agents
+        declare; ``judges`` answer its judge nodes (default: ``models``, else those the app declares).
         """
         async with open_runtime(store, app, services=services, models=models, judges=judges, clock=clock) as runtime:
             yield runtime
