@@ -21,7 +21,7 @@ SHOP = """\
 import asyncio, json
 from pathlib import Path
 from pydantic import BaseModel
-from setpoint import App, Context, EffectInDoubt, Fails, RetryPolicy, approval_terms, capability
+from setpoint import App, Context, EffectDeclined, EffectInDoubt, Fails, RetryPolicy, approval_terms, capability
 
 HERE = Path(__file__).parent
 LEDGER = HERE / "ledger"
@@ -87,6 +87,22 @@ waits = (app.workflow("waits", input=Input, state=State).capability("pay", pay)
 later = app.workflow("later", input=Input, state=State).wait_for("go", timeout="1h").capability("pay", pay)
 gift = app.workflow("gift", input=Input, state=State).capability("send", give, into="receipt")
 loan = app.workflow("loan", input=Input, state=State).capability("lend", lend, into="receipt")
+@capability(effect="keyed", key=lambda a: f"mail:{a.order_id}")
+async def mail(ctx: Context, order_id: str) -> Receipt:
+    note(what="mail", key=ctx.key)
+    return Receipt(id=ctx.key)
+mailed = (app.workflow("mailed", input=Input, state=State).capability("mail", mail, into="receipt")
+    .capability("pay", pay).step("stock", refuse))
+part = app.workflow("part", input=Input, state=State).capability("pay", pay).capability("mail", mail, into="receipt")
+whole = (app.workflow("whole", input=Input, state=State)
+    .workflow("part", part, input=lambda state: {"order_id": state.order_id}).step("stock", refuse))
+@capability(effect="keyed", key=lambda a: f"no:{a.order_id}")
+async def no(ctx: Context, order_id: str) -> Receipt:
+    raise EffectDeclined("no such card")
+refused = app.workflow("refused", input=Input, state=State).capability("pay-no", no, into="receipt")
+maybe = (app.workflow("maybe", input=Input, state=State)
+    .approval("ask", by=["ops"], show=lambda state: f"pay {state.cents}", when=lambda state: state.cents > 900)
+    .capability("pay", pay))
 sold_out = app.workflow("sold-out", input=Input, state=State).capability("pay", pay).step("stock", refuse)
 parent = app.workflow("parent", input=Input, state=State).workflow(
     "child", waits, input=lambda state: {"order_id": state.order_id})

@@ -80,7 +80,8 @@ def stream(
     if typed is not None:
         found = _named(typed, runtime.log.streams())
         if found.kind not in kinds:
-            raise UsageFault(f"{found.stream} is a {found.kind}; this verb is for trajectories and runs", hint=_LIST)
+            hint = f"setpoint get {found.stream}, setpoint events {found.stream}" if found.kind == SESSION else _LIST
+            raise UsageFault(f"{found.stream} is a {found.kind}; this verb is for trajectories and runs", hint=hint)
         return Stream(found.stream, found.kind)
     fitting: list[str] = []
     newest: Stream | None = None

@@ -45,7 +45,7 @@ def describe(arguments: Namespace) -> int:
             from setpoint.cli.run_looking import described
 
             told = of_run(read_run_account(runtime, found.id))
-            lines = described(told, now_ms)
+            lines = described(told, now_ms, arguments.store)
         else:
             from setpoint.cli.description import describe_document, layers_document, said
 
@@ -71,7 +71,7 @@ def why(arguments: Namespace) -> int:
             from setpoint.cli.run_looking import why_document, why_said
 
             told = why_document(read_run_account(runtime, found.id))
-            lines = why_said(told, runtime.clock.now_ms())
+            lines = why_said(told, runtime.clock.now_ms(), arguments.store)
         else:
             from setpoint.cli.why import explain, said
 

@@ -18,7 +18,7 @@ from setpoint.engine.journal import timestamp
 from setpoint.engine.runs.journal import read_run
 from setpoint.kernel.errors import LogCorrupt, UnknownTrajectory
 from setpoint.kernel.events import Event, Ref
-from setpoint.kernel.flow import Definition, read_definition
+from setpoint.kernel.flow import Approval, Definition, read_definition, walk
 from setpoint.kernel.run_events import decode
 from setpoint.kernel.run_record import Effect, RunRecord, Ticketed
 from setpoint.kernel.ticket import Ticket, needs, read_ticket
@@ -61,9 +61,19 @@ class RunAccount:
         assert self.record.definition is not None
         return read_definition(self.runtime.log.payload(self.record.definition.ref))
 
+    @property
+    def approvals(self) -> tuple[str, ...]:
+        """The nodes that ask people, by their static paths."""
+        return approvals_of(self.definition)
+
     def value(self, ref: Ref | None) -> Any:
         """The JSON a reference stands for."""
         return None if ref is None else msgspec.json.decode(self.runtime.log.payload(ref.ref))
+
+
+def approvals_of(definition: Definition) -> tuple[str, ...]:
+    """The static paths of the nodes that ask people: one that completes and asked nobody was not needed."""
+    return tuple(path for path, node in walk(definition.body, definition.name) if isinstance(node, Approval))
 
 
 def read_account(runtime: Runtime, run_id: str) -> RunAccount:
@@ -206,6 +216,16 @@ def _approval(runtime: Runtime, ticketed: Ticketed) -> dict[str, Any]:
 
 def ticket_of(runtime: Runtime, ticketed: Ticketed) -> Ticket:
     return read_ticket(runtime.log.payload(ticketed.ticket.ref))
+
+
+def as_typed(command: str, store: str | None) -> str:
+    """A command as it has to be typed here: with the store, and with an application where it needs one and neither
+    the environment nor the project names it."""
+    from setpoint.app.app_loading import app_name
+
+    needs_app = command.startswith(("setpoint resume ", "setpoint run "))
+    app = " --app APP" if needs_app and app_name(None) is None else ""
+    return command + app + (f" --store {quoted(store)}" if store else "")
 
 
 def quoted(word: str) -> str:

@@ -103,6 +103,15 @@ def _queued(made: list[Made], newest: dict[str, Made], fact: RunFact, event: Eff
     found.attempts.append(Attempt(event.attempt, fact.at, fact.seq))
 
 
+def settled_said(event: EffectSettled) -> str:
+    """``settled by the probe: not happened``. To send again is no answer: nobody could look, or it was too early."""
+    if event.verdict != "resend":
+        return f"settled by {'the probe' if event.by == 'probe' else event.by}: {event.verdict.replace('_', ' ')}"
+    if event.by != "probe":
+        return f"to be sent again under its key, says {event.by}"
+    return "not known; to be sent again under its key, for which the other side acts once"
+
+
 def _learned(effect: Made, event: object) -> None:
     last = effect.attempts[-1]
     match event:
@@ -117,7 +126,7 @@ def _learned(effect: Made, event: object) -> None:
             effect.status, effect.message = "unknown", event.reason
             last.outcome, last.message = "unknown", event.reason
         case EffectSettled():
-            last.outcome = f"settled by {event.by}: {event.verdict.replace('_', ' ')}"
+            last.outcome = settled_said(event)
             if event.verdict != "happened":
                 effect.status = "not_sent"
         case NodeFailed() if effect.is_open:

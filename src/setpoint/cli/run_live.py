@@ -6,10 +6,13 @@ from typing import Any, Final
 
 from setpoint.app.runtime import Runtime
 from setpoint.cli.live import Watch
+from setpoint.cli.run_account import approvals_of
+from setpoint.cli.run_effects import settled_said
 from setpoint.cli.terminal import one_line, talk
 from setpoint.cli.wording import span
 from setpoint.engine.journal import timestamp
 from setpoint.kernel.events import ControlApplied, Event, Finished, LeaseClaimed
+from setpoint.kernel.flow import is_below, read_definition
 from setpoint.kernel.run_events import (
     ApprovalRequested,
     ApprovalResolved,
@@ -38,6 +41,7 @@ from setpoint.kernel.run_record import RunRecord
 from setpoint.ports.log import ZERO_HASH
 
 LINE_CHARS_MAX: Final = 300
+_ASKS: Final = ApprovalRequested.__name__
 _MILESTONES: Final = (
     *(Finished, RunPaused, RunResumed, UnwindStarted, ApprovalRequested, ApprovalResolved),
     *(SignalAwaited, EffectUnknown, EffectPending),
@@ -52,6 +56,7 @@ class RunWatch(Watch):
         super().__init__(runtime, as_json=as_json)
         self._is_named = is_named
         self._is_brief = is_brief
+        self._approvals: dict[str, tuple[str, ...]] = {}  # digest of a definition -> its nodes that ask people
 
     def observe_run(self, event: Event, record: RunRecord) -> None:
         """Given to the engine; only takes notes and writes lines, and never raises for want of a reader."""
@@ -85,8 +90,22 @@ class RunWatch(Watch):
         if said is None:
             return
         text, style = said
+        if isinstance(event, NodeCompleted) and self._asked_nobody(event.node, record):
+            text, style = f"{_short(event.node, record)}  no approval is needed", "dim"
         name = f"{record.run_id}  {record.workflow}  " if self._is_named else "  "
         talk(one_line(name + text, LINE_CHARS_MAX) if self._is_named else "  " + one_line(text, LINE_CHARS_MAX), style)
+
+    def _asked_nobody(self, node: str, record: RunRecord) -> bool:
+        """Whether a node that may ask people has not: its condition did not hold."""
+        assert record.definition is not None
+        digest = record.definition_digest
+        if digest not in self._approvals:
+            definition = read_definition(self._runtime.log.payload(record.definition.ref))
+            self._approvals[digest] = approvals_of(definition)
+        if not any(is_below(path, node) for path in self._approvals[digest]):
+            return False
+        asked = (decode(s.type, s.data) for s in self._runtime.log.read(record.run_id) if s.type == _ASKS)
+        return all(getattr(event, "node", "") != node for event in asked)
 
 
 def event_line(event: Event, record: RunRecord) -> tuple[str, str] | None:
@@ -96,6 +115,8 @@ def event_line(event: Event, record: RunRecord) -> tuple[str, str] | None:
             return f"{_short(node, record)}  done{_changes(event)}", ""
         case BlockEntered(node=node, label=label) if label:
             return f"{_short(node, record)}  -> {label}", ""
+        case NodeFailed(node=node, kind="declined") if (made := record.effects.get(node)) and made.status == "declined":
+            return None  # the answer that says so was told, with the same words
         case NodeFailed(node=node):
             again = f"; again at {timestamp(event.retry_at_ms)}" if event.retry_at_ms else ""
             return f"{_short(node, record)}  {event.kind.replace('_', ' ')}: {event.message}{again}", "yellow"
@@ -133,7 +154,7 @@ def _effect_line(event: Event, record: RunRecord) -> tuple[str, str] | None:
         case EffectUnknown(node=node):
             return f"{_short(node, record)}  nobody knows whether {event.key} happened: {event.reason}", "red"
         case EffectSettled(node=node):
-            return f"{_short(node, record)}  settled by {event.by}: {event.verdict.replace('_', ' ')}", ""
+            return f"{_short(node, record)}  {settled_said(event)}", ""
         case EffectReused(node=node):
             return f"{_short(node, record)}  was made by {event.holder} already ({event.key}); nothing was sent", ""
         case LateResult():
@@ -147,7 +168,7 @@ def _effect_line(event: Event, record: RunRecord) -> tuple[str, str] | None:
 def _run_line(event: Event, record: RunRecord) -> tuple[str, str] | None:
     match event:
         case UnwindStarted():
-            return f"{event.message}; what was done is taken back", "yellow"
+            return f"{event.message}; what can be taken back is, last first, and the rest stands", "yellow"
         case RunPaused():
             return f"paused ({event.reason}): {event.message}", "yellow"
         case RunResumed():

@@ -14,6 +14,7 @@ from setpoint.cli.run_effects import Made, effects_of
 from setpoint.cli.run_live import event_line
 from setpoint.cli.terminal import one_line
 from setpoint.kernel.errors import UnknownTrajectory
+from setpoint.kernel.flow import is_below
 from setpoint.kernel.run_events import (
     BlockEntered,
     ChildStarted,
@@ -41,6 +42,9 @@ def trace_document(runtime: Runtime, account: RunAccount, depth: int = 0) -> dic
             node["effects"].append(_effect(made, undone.get(made.node)))
     for path, node in nodes.items():
         node["within"] = _nearest(nodes, path)
+        is_asked = any(one["type"] == "ApprovalRequested" for one in node["happenings"])
+        if node["status"] == "done" and not is_asked and any(is_below(at, path) for at in account.approvals):
+            node["status"] = "not needed"
     return {
         "run_id": account.run_id,
         "workflow": account.record.workflow,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from argparse import Namespace
@@ -16,9 +17,12 @@ from setpoint.app.runs import RunOutcome
 from setpoint.app.runtime import Runtime
 from setpoint.cli import finding
 from setpoint.cli.live import run as run_loop
-from setpoint.cli.run_account import quoted, waits_of
+from setpoint.cli.run_account import quoted, read_account, waits_of
 from setpoint.cli.run_live import RunWatch, until_said
+from setpoint.cli.run_remains import remains_document, remains_said, remnants_of
 from setpoint.cli.terminal import Interrupted, one_line, printable, read_input, say_json, talk
+from setpoint.cli.wording import counted
+from setpoint.engine.control import read_request
 from setpoint.engine.runs.journal import read_run
 from setpoint.kernel.errors import ConflictFault, LeaseLost, UsageFault
 from setpoint.kernel.keys import digest_bytes
@@ -173,12 +177,11 @@ def outcome_lines(runtime: Runtime, record: RunRecord, arguments: Namespace) -> 
         lines = [(head.format(said), style)]
         if record.message:
             lines.append((f"  {record.reason}: {one_line(record.message, 1000)}", style))
+        if record.state != "COMPLETED":
+            remains = remains_document(remnants_of(read_account(runtime, record.run_id)))
+            lines += [(f"  {label}: {text}", style) for label, text in remains_said(remains)]
         return lines
     return [(head.format("it waits"), "yellow"), *((line, "") for line in wait_lines(runtime, record, arguments))]
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def wait_lines(runtime: Runtime, record: RunRecord, arguments: Namespace) -> list[str]:
@@ -206,11 +209,20 @@ def resume(arguments: Namespace, run_id: str) -> int:
 
     async def begin(runtime: Runtime) -> str:
         record, _ = read_run(runtime.log, run_id)
-        if record.state == "PAUSED":
+        if record.state == "PAUSED" or _is_to_pause(runtime, record):
             runtime.runs.tell(run_id, "resume", by=finding.me())
         return run_id
 
     return work_on(arguments, app, begin)
+
+
+def _is_to_pause(runtime: Runtime, record: RunRecord) -> bool:
+    """Whether a pause was asked for and not applied yet: it would be now, and a second ``resume`` were needed."""
+    asked: list[str] = [control.action for control in record.controls]
+    for _, _, data in runtime.log.inbox(record.run_id, record.inbox_position):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # no message of this runtime
+            asked.append(read_request(data).action)
+    return next((action == "pause" for action in reversed(asked) if action in ("pause", "resume")), False)
 
 
 def refuse_budget(arguments: Namespace) -> None:
@@ -219,4 +231,4 @@ def refuse_budget(arguments: Namespace) -> None:
             raise UsageFault(f"a run has no budget to raise; --{name.replace('_', '-')} is for trajectories")
 
 
-__all__ = ["again", "context", "counted", "json_value", "refuse_budget", "resume", "run", "work_on"]
+__all__ = ["again", "context", "json_value", "refuse_budget", "resume", "run", "work_on"]

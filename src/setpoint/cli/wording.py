@@ -19,6 +19,11 @@ def progress_said(progress: tuple[int, int, int]) -> str:
     return "-" if progress == UNKNOWN_PROGRESS else "/".join(map(str, progress))
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
 def checks_said(verdicts: Mapping[str, str]) -> str:
     """``unit ✓ golden ✗``; what is judged without being a criterion keeps its whole address."""
     return " ".join(
