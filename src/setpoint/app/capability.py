@@ -24,8 +24,10 @@ from setpoint.kernel.effects import (
     CannotTell,
     DidNotHappen,
     EffectClass,
+    EffectUnready,
     Happened,
     ProbeAnswer,
+    ResultUnfit,
     is_mutation,
 )
 from setpoint.kernel.flow import Contract
@@ -74,23 +76,41 @@ class Capability:
     async def perform(self, context: Context, arguments: Values) -> Any:
         if self._statements is not None:
             raise AssertionError(f"{self.name} is made of statements, which the log performs")
-        result = await _call(self.function, context, **unpacked(self.signature.read(arguments)))
-        if isinstance(result, Later):
-            return result
-        return plain(self.signature.result, result)
+        try:
+            given = unpacked(self.signature.read(arguments))
+        except ValueError as fault:
+            raise EffectUnready(f"{self.name} cannot read its arguments back: {fault}") from fault
+        result = await _call(self.function, context, **given)
+        return result if isinstance(result, Later) else self._result(result)
+
+    def _result(self, given: Any) -> Any:
+        """What the author's function gave, as plain JSON. ResultUnfit when it is not what it declares."""
+        try:
+            kept = plain(self.signature.result, given)
+        except (ValueError, TypeError) as fault:
+            if self.signature.result_type is type(None):  # nobody was promised a result
+                return None
+            raise ResultUnfit(f"{self.name} gave {_briefly(given)}, which JSON cannot hold: {fault}") from fault
+        try:
+            if self.signature.result_type is not type(None):
+                self.signature.result.validate_python(kept, strict=False)
+        except ValueError as fault:
+            wanted = getattr(self.signature.result_type, "__name__", str(self.signature.result_type))
+            raise ResultUnfit(f"{self.name} gave {_briefly(given)}, which is no {wanted}", kept) from fault
+        return kept
 
     async def probe(self, context: Context, arguments: Values) -> ProbeAnswer:
         assert self._probe is not None
         found = await _call(self._probe, context, **_taken(self._probe, unpacked(self.signature.read(arguments))))
         match found:
             case Happened(result):
-                return Happened(plain(self.signature.result, result))
+                return Happened(self._result(result))
             case DidNotHappen() | CannotTell():
                 return found
             case None:
                 return DidNotHappen()
             case _:
-                return Happened(plain(self.signature.result, found))
+                return Happened(self._result(found))
 
     async def compensate(self, context: Context, arguments: Values, result: Any) -> Any:
         assert self._compensate is not None
@@ -98,6 +118,13 @@ class Capability:
         known["result"] = self.signature.result.validate_python(result, strict=False)
         done = await _call(self._compensate, context, **_taken(self._compensate, known))
         return plain_of(done)
+
+
+def _briefly(value: Any) -> str:
+    try:
+        return repr(value)[:200]
+    except Exception:  # noqa: BLE001  # an author's __repr__ may raise anything
+        return f"a {type(value).__name__}"
 
 
 async def _call(function: Callable[..., Any], context: Context, **named: Any) -> Any:

@@ -118,6 +118,24 @@ class EffectNotSent(EffectFault):
         self.retry_after_ms = retry_after_ms
 
 
+class EffectUnready(EffectNotSent):
+    """What the capability needs is not there, so nothing was sent; trying again is no use until a person has seen to
+    it. The run pauses."""
+
+
+class ResultUnfit(EffectFault):
+    """The effect was made, and what its capability gave as the result is not what it declares. Never sent again.
+
+    ``kept`` is what could be kept of the result as plain JSON, None when nothing could.
+    """
+
+    known = "settled"
+
+    def __init__(self, message: str, kept: Any = None) -> None:
+        super().__init__(message, is_up=True)
+        self.kept = kept
+
+
 class EffectInDoubt(EffectFault):
     """The effect may have happened. It is settled before anything else is done with what it touches."""
 

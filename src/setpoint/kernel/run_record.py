@@ -408,6 +408,8 @@ def _delivered(record: RunRecord, event: EffectDelivered) -> RunRecord:
         record = _with_status(record, event.node, event.status)
         effect = replace(record.effects[event.node], message=event.message, doubt_at_ms=0)
         return replace(record, effects={**record.effects, event.node: effect})
+    if effect.status == "happened":  # a person gives another result for the one that was of no use
+        return _with_result(record, effect, event.result)
     record = replace(
         record,
         effects={**record.effects, event.node: replace(effect, status="happened", result=event.result)},
@@ -429,6 +431,11 @@ def _delivered(record: RunRecord, event: EffectDelivered) -> RunRecord:
         event.result,
     )
     return replace(record, undo=(*record.undo, done))
+
+
+def _with_result(record: RunRecord, effect: Effect, result: Ref | None) -> RunRecord:
+    undo = tuple(replace(done, result=result) if done.node == effect.node else done for done in record.undo)
+    return replace(record, effects={**record.effects, effect.node: replace(effect, result=result)}, undo=undo)
 
 
 def _with_status(record: RunRecord, node: str, status: str) -> RunRecord:

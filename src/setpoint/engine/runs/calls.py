@@ -15,19 +15,22 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from setpoint.engine.runs.approving import require_approval, ticket_for
-from setpoint.engine.runs.hand import Fails, Hand, Parked, Pauses, run_code
+from setpoint.engine.runs.hand import Fails, Hand, Parked, Pauses, bug, run_code, unready
 from setpoint.engine.runs.program import CallCode, Values
 from setpoint.kernel import limits
 from setpoint.kernel.effects import (
     Declined,
     Done,
     EffectOutcome,
+    EffectUnready,
+    Happened,
     InDoubt,
     NotSent,
     ProbeAnswer,
     ProbeLater,
     Reconstructed,
     Resend,
+    ResultUnfit,
     Settlement,
     Unknown,
     lease_bound_ms,
@@ -55,9 +58,29 @@ from setpoint.kernel.run_events import (
     decode,
 )
 from setpoint.kernel.run_record import Effect
-from setpoint.ports.effector import Context, Effector, Later
+from setpoint.ports.effector import Context, Effector, Later, ServiceMissing, Services
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Unready:
+    """The capability could not begin. ``is_certain``: surely nothing was sent."""
+
+    reason: str
+    is_certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """It was done, and its result is of no use; ``kept`` is what there is of it."""
+
+    reason: str
+    kept: Any
+
+
+Outcome = EffectOutcome | Later | Unready | Unfit
+"""What one dispatch came to."""
 
 
 @dataclass(slots=True)
@@ -95,7 +118,7 @@ class Calling:
             self.contract.timeout_ms,
             record.principal,
             record.tenant,
-            self.hand.shared.services,
+            Services(self.hand.shared.services),
         )
 
 
@@ -206,6 +229,10 @@ async def _look(calling: Calling, arguments: Values) -> None:
             raise Fails("Declined", f"{calling.path}: {reason}")
         case NotSent() | InDoubt():
             await _again(calling, NotSent(outcome.reason, getattr(outcome, "retry_after_ms", None)), attempt)
+        case Unready(reason):
+            raise unready(calling.hand, calling.path, f"{calling.path}: {reason}")
+        case Unfit(reason):
+            raise bug(calling.hand, calling.path, f"{calling.path}: {reason}")
         case Later():
             raise Pauses("NodeFailed", f"{calling.contract.name} is a read and cannot report later", calling.path)
 
@@ -269,7 +296,7 @@ async def _with_the_log(calling: Calling, intent: EffectQueued, statements: Any,
 
 async def _perform(
     calling: Calling, arguments: Values, key: str, attempt: int, held_up_ms: int = 0
-) -> tuple[EffectOutcome | Later, int]:
+) -> tuple[Outcome, int]:
     """One dispatch, under what is left of its timeout. Whatever comes of it is an outcome; only cancellation passes
     through."""
     hand, contract = calling.hand, calling.contract
@@ -277,17 +304,23 @@ async def _perform(
     if left_ms <= 0:
         return NotSent(f"{contract.name} was held up for {held_up_ms} ms before it could be sent", is_up=True), 0
     began = hand.clock.monotonic_ms()
-    outcome: EffectOutcome | Later
+    outcome: Outcome
+    services = Services(hand.shared.services)
     try:
-        context = replace(calling.context(key, attempt), timeout_ms=left_ms)
+        context = replace(calling.context(key, attempt), timeout_ms=left_ms, services=services)
         result = await within(left_ms, calling.effector.perform(context, arguments))
         outcome = result if isinstance(result, Later) else Done(result)
     except TimeoutError:
         reason = f"{contract.name} gave no answer within {left_ms} ms"
         outcome = InDoubt(reason) if contract.is_effect else NotSent(reason)
+    except EffectUnready as fault:
+        has_begun = isinstance(fault, ServiceMissing) and services.are_used
+        return Unready(said(fault.message), is_certain=not has_begun), hand.clock.monotonic_ms() - began
+    except ResultUnfit as fault:
+        outcome = Unfit(said(fault.message), fault.kept)
     except Exception as error:  # noqa: BLE001  # a capability may raise anything, and none of it may end the worker
         outcome = outcome_of(error, contract.effect)
-    _heard(calling, Done(None) if isinstance(outcome, Later) else outcome)
+    _heard(calling, Done(None) if isinstance(outcome, (Later, Unfit)) else outcome)
     return outcome, hand.clock.monotonic_ms() - began
 
 
@@ -307,7 +340,7 @@ async def within(ms: int, code: Awaitable[T]) -> T:
         raise RuntimeError("what it waited for was cancelled") from error
 
 
-async def _record(calling: Calling, outcome: EffectOutcome | Later, intent: EffectQueued, took_ms: int) -> None:
+async def _record(calling: Calling, outcome: Outcome, intent: EffectQueued, took_ms: int) -> None:
     hand, path, attempt = calling.hand, calling.path, calling.failures + 1
     key, claim = intent.key, intent.claim
     asked_for = getattr(outcome, "retry_after_ms", None)
@@ -316,7 +349,7 @@ async def _record(calling: Calling, outcome: EffectOutcome | Later, intent: Effe
     if effect.status == "happened":  # its report was quicker than its reply
         await _stands(calling, effect)
         return
-    if not isinstance(outcome, Later):
+    if not isinstance(outcome, (Later, Unready, Unfit)):
         outcome = of_the_effect(
             outcome,
             is_earlier_in_doubt=intent.doubt_at_ms > 0,
@@ -340,6 +373,16 @@ async def _record(calling: Calling, outcome: EffectOutcome | Later, intent: Effe
             await _settle(calling, effect)
             if calling.effect is not None:
                 await _again(calling, NotSent(reason, asked_for), attempt)
+        case Unready(reason, is_certain):
+            if is_certain and not intent.doubt_at_ms:  # else whoever resumes the run settles it first
+                hand.journal.add(EffectDelivered(node=path, key=key, status="not_sent", message=reason))
+            raise unready(hand, path, f"{path}: {reason}")
+        case Unfit(reason, kept):
+            found = None if kept is None else hand.journal.store(kept)
+            await hand.journal.write(
+                EffectDelivered(node=path, key=key, status="done", result=found, duration_ms=took_ms)
+            )
+            raise bug(hand, path, f"{path}: {reason}; {_mended_by(hand, key)}")
         case Later(within_ms):
             await hand.journal.write(EffectPending(node=path, key=key, until_ms=hand.clock.now_ms() + within_ms))
             raise Parked
@@ -413,8 +456,22 @@ async def _complete(calling: Calling, result: Any) -> None:
 
 
 def _absorbed(calling: Calling, result: Any) -> Values:
+    """What the result changes. One of an effect that stands and does not fit the state is for a person to give."""
     state = calling.hand.state_at(calling.path)
-    return run_code(calling.hand, calling.path, "the result", calling.code.absorb, state, result)
+    try:
+        return run_code(calling.hand, calling.path, "the result", calling.code.absorb, state, result)
+    except Pauses as stop:
+        effect = calling.effect
+        if effect is None:
+            raise
+        raise Pauses(stop.reason, f"{stop.message}; {_mended_by(calling.hand, effect.key)}", stop.node) from stop
+
+
+def _mended_by(hand: Hand, key: str) -> str:
+    return (
+        "the effect was made and is not sent again; say what its result is with "
+        f"`setpoint effects settle {key} --happened --result JSON --run {hand.run_id}`, and the run goes on"
+    )
 
 
 async def _reuse(calling: Calling, arguments: Ref, key: str, claim: str, holder: str) -> None:
@@ -523,6 +580,10 @@ async def _probed(calling: Calling, effect: Effect, arguments: Values) -> ProbeA
     try:
         context = calling.context(effect.key, effect.attempt)
         return await within(contract.timeout_ms, calling.effector.probe(context, arguments))
+    except EffectUnready as fault:
+        raise unready(hand, path, said(f"the probe of {path} could not look: {fault.message}")) from fault
+    except ResultUnfit as fault:  # it found something: the effect happened
+        return Happened(fault.kept)
     except Exception as error:  # a probe that cannot look says nothing about the effect
         attempt = calling.failures + 1
         reason = said(f"the probe of {path} could not look: {type(error).__name__}: {error}")

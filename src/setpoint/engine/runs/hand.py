@@ -101,12 +101,21 @@ def run_code(hand: Hand, path: str, what: str, code: Any, *arguments: Any) -> An
     except Fails:  # the author's own word that the run has failed
         raise
     except Exception as error:  # the author's code may raise anything, and none of it may end the worker
-        attempt = hand.record.attempts.get(path, 0) + 1
-        message = raised(f"{what} of {path}", error)
-        hand.journal.add(NodeFailed(node=path, kind="bug", message=message, attempt=attempt))
-        if hand.program.on_bug == "fail":
-            raise Fails("NodeFailed", message) from error
-        raise Pauses("NodeFailed", message, path) from error
+        raise bug(hand, path, raised(f"{what} of {path}", error)) from error
+
+
+def bug(hand: Hand, path: str, message: str) -> Fails | Pauses:
+    """The end of a walk at a bug of the definition, as its author wants it; it is recorded with whatever comes next."""
+    attempt = hand.record.attempts.get(path, 0) + 1
+    hand.journal.add(NodeFailed(node=path, kind="bug", message=message, attempt=attempt))
+    return Fails("NodeFailed", message) if hand.program.on_bug == "fail" else Pauses("NodeFailed", message, path)
+
+
+def unready(hand: Hand, path: str, message: str) -> Pauses:
+    """The end of a walk where something is missing that a person has to see to, and no bug of the definition."""
+    attempt = hand.record.attempts.get(path, 0) + 1
+    hand.journal.add(NodeFailed(node=path, kind="refused", message=message, attempt=attempt))
+    return Pauses("NodeFailed", message, path)
 
 
 def raised(whose: str, error: BaseException) -> str:

@@ -21,6 +21,7 @@ from setpoint.kernel.run_events import (
     EffectDelivered,
     EffectSettled,
     LateResult,
+    RunResumed,
     SignalReceived,
 )
 from setpoint.kernel.run_record import Effect
@@ -111,10 +112,13 @@ def _result(hand: Hand, request: Request, key: str, position: int) -> None:
 
 
 def _settle(hand: Hand, request: Request, key: str, position: int) -> None:
-    """A person says what became of an effect that nobody could tell."""
+    """A person says what became of an effect that nobody could tell, or what the result is of one that was made."""
     said = _read(request.argument)
-    effect = _effect_of(hand, str(said.get("key", "")), "unknown")
     verdict = said.get("verdict")
+    effect = _effect_of(hand, str(said.get("key", "")), "unknown")
+    is_made = effect is None and verdict == "happened" and not hand.record.end
+    if is_made:
+        effect = _effect_of(hand, str(said.get("key", "")), "happened")
     if effect is not None and verdict == "happened" and (misfit := _misfit(hand, effect, said.get("result"))):
         hand.journal.add(LateResult(key=effect.key, position=position, reason=misfit))
         return
@@ -131,6 +135,8 @@ def _settle(hand: Hand, request: Request, key: str, position: int) -> None:
         hand.journal.add(EffectDelivered(node=effect.node, key=effect.key, status="done", how="person", result=result))
     hand.journal.add(_requested(request, key, position))
     hand.journal.add(ControlApplied(request_id=key, action="settle"))
+    if is_made and hand.record.state == "PAUSED" and hand.record.reason == "NodeFailed":
+        hand.journal.add(RunResumed(by=request.by))  # what it was paused for is there now
 
 
 _REPORTED_ON = ("pending", "queued", "unknown")

@@ -9,18 +9,20 @@ the rest of the stack as it is and asks a person.
 from __future__ import annotations
 
 from setpoint.engine.runs.calls import Calling, bound_ms, settlement, undo_key, within
-from setpoint.engine.runs.hand import Hand, Parked, Pauses
+from setpoint.engine.runs.hand import Hand, Parked, Pauses, unready
 from setpoint.engine.runs.program import CallCode
 from setpoint.kernel.effects import (
     Declined,
     Done,
     EffectOutcome,
+    EffectUnready,
     NotSent,
     ProbeLater,
     Reconstructed,
     Resend,
     Unknown,
     outcome_of,
+    said,
 )
 from setpoint.kernel.errors import UnknownTrajectory
 from setpoint.kernel.flow import Call, is_below, walk
@@ -37,7 +39,7 @@ from setpoint.kernel.run_events import (
 )
 from setpoint.kernel.run_record import Done as Standing
 from setpoint.kernel.run_record import Effect, RunRecord, undo_node
-from setpoint.ports.effector import Context
+from setpoint.ports.effector import Context, Services
 
 
 async def unwind(hand: Hand) -> None:
@@ -187,12 +189,15 @@ async def _perform(hand: Hand, standing: Standing, path: str, key: str, attempt:
     record = hand.record
     timeout_ms = effector.contract.timeout_ms
     context = Context(
-        record.run_id, path, key, attempt, timeout_ms, record.principal, record.tenant, hand.shared.services
+        record.run_id, path, key, attempt, timeout_ms, record.principal, record.tenant, Services(hand.shared.services)
     )
     arguments = hand.journal.load(standing.arguments)
     result = None if standing.result is None else hand.journal.load(standing.result)
     try:
         return Done(await within(timeout_ms, effector.compensate(context, arguments, result)))
+    except EffectUnready as fault:
+        why = said(f"the effect of {standing.node} is not taken back yet: {fault.message}")
+        raise unready(hand, path, why) from fault
     except TimeoutError:
         return NotSent(f"the compensator of {standing.capability} gave no answer within {timeout_ms} ms")
     except Exception as error:  # noqa: BLE001  # a compensator may raise anything; the unwinding goes on or asks a person
