@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 from typing import Literal
 
+import pytest
 from pydantic import BaseModel
 
-from setpoint import App, Context, capability
-from setpoint.kernel.errors import ProposerFault
+from setpoint import App, Context, Runtime, capability
+from setpoint.kernel.errors import ProposerFault, UsageFault
 from setpoint.kernel.events import ModelFailed, ModelReplied
 from setpoint.kernel.run_events import NodeFailed
 from setpoint.testing import CrashingLog, ScriptedReplies, call, raw, reply
@@ -121,10 +122,32 @@ def test_an_answer_that_does_not_fit_is_asked_for_again_and_then_the_run_fails()
         assert outcome.record.spent.model_calls == 2
 
 
-def test_without_a_model_the_run_fails_and_says_what_to_do():
-    outcome = run(desk())
-    assert (outcome.record.state, outcome.record.reason) == ("FAILED", "NoModel")
+def test_without_a_model_the_run_pauses_and_says_what_to_do():
+    kit = desk()
+    outcome = run(kit)
+    assert (outcome.record.state, outcome.record.reason, outcome.exit_code) == ("PAUSED", "NodeFailed", 11)
     assert "models=[...]" in outcome.record.message
+    kit.judge = ScriptedReplies([REFUND, SUMMARY])
+    kit.runs.tell(outcome.run_id, "resume", by="ann")
+    assert asyncio.run(kit.go_on(outcome.run_id)).record.state == "COMPLETED"
+
+
+def test_a_run_that_would_ask_a_model_is_not_started_where_there_is_none():
+    """Also when only a workflow that it starts would."""
+
+    async def story() -> None:
+        app = desk().app
+        whole = app.workflow("whole", input=Ticket, state=State)
+        whole.workflow("inner", app.newest("triage"), input=lambda s: {"text": s.text})
+        async with Runtime.open("memory:", app) as runtime:
+            for flow, at in (("triage", "triage/kind"), ("whole", "whole/inner>triage/kind")):
+                with pytest.raises(UsageFault, match=f"{at} needs a model.*nothing was started"):
+                    await runtime.start(flow, {"text": "x"})
+            assert not runtime.log.streams("run")
+        async with Runtime.open("memory:", app, judges=[ScriptedReplies([REFUND, SUMMARY])]) as runtime:
+            assert (await runtime.run("whole", {"text": "x"})).record.state == "COMPLETED"
+
+    asyncio.run(story())
 
 
 def test_an_overloaded_model_is_waited_for_by_a_durable_timer():
@@ -140,11 +163,11 @@ def test_an_overloaded_model_is_waited_for_by_a_durable_timer():
 
     kit = desk(*[slow] * 9)
     outcome = asyncio.run(kit.run("triage", {"text": "x"}))
-    assert outcome.record.reason == "JudgeFailed"
+    assert (outcome.record.state, outcome.record.reason) == ("PAUSED", "NodeFailed")
     assert sum(isinstance(event, NodeFailed) for event in kit.events(outcome.run_id)) == 4
 
     outcome = run(desk(ProposerFault("auth", "no key"), REFUND))
-    assert (outcome.record.reason, "no key" in outcome.record.message) == ("JudgeFailed", True)
+    assert (outcome.record.state, "no key" in outcome.record.message) == ("PAUSED", True)
 
 
 def test_a_judgement_that_is_recorded_is_never_asked_for_again():
@@ -165,7 +188,7 @@ def test_a_judgement_that_is_recorded_is_never_asked_for_again():
         asked = len(kit.judge.contexts)  # type: ignore[union-attr]
         outcome = asyncio.run(kit.run("triage", {"text": "x"}, run_id="rn-1"))
         again = len(kit.judge.contexts) - asked  # type: ignore[union-attr]
-        if outcome.record.state == "FAILED":
+        if outcome.record.state == "PAUSED":
             torn += 1
             continue
         assert again == 2 - done, at

@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from setpoint.engine.control import Request, encode_request
 from setpoint.engine.runs.hand import Hand, Shared
 from setpoint.engine.runs.journal import Observer, RunJournal, read_run
+from setpoint.engine.runs.judging import HOW_TO_GIVE_ONE
 from setpoint.engine.runs.messages import drop_late, is_kill
 from setpoint.engine.runs.program import Program, Values
 from setpoint.engine.runs.pursue import pursue
@@ -31,6 +32,9 @@ from setpoint.ports.clock import Clock
 from setpoint.ports.log import NO_WAKE, Beside, Lease, Log
 from setpoint.ports.proposer import Proposer
 from setpoint.version import VERSION
+
+if TYPE_CHECKING:
+    from setpoint.app.workflow import Workflow
 
 KIND = "run"
 PATIENCE_MS = 60_000
@@ -154,6 +158,19 @@ class Runs:
                 wake_ms=self.clock.now_ms(),  # behind those that are due already
             )
         return run_id
+
+    def program_for(self, workflow: Workflow[Any, Any]) -> Program:
+        """What a new run of the workflow is to execute: the program it was proved as, when it is one of these.
+
+        UsageFault when it asks a model somewhere and none is given: what it does before that would have been for
+        nothing.
+        """
+        proved = (program for program in self.programs.values() if program.begin == workflow.begin)
+        program = next(proved, None) or workflow.program
+        asks = next(program.judges(), "")
+        if asks and self.judges() is None:
+            raise UsageFault(f"{asks} needs a model, and none is given; nothing was started", hint=HOW_TO_GIVE_ONE)
+        return program
 
     # Working
 

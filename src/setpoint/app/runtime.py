@@ -218,10 +218,13 @@ class Runtime:
         tenant: str = "",
         scopes: Sequence[str] = (),
     ) -> str:
-        """Record a new run and return its id; ``runs.wait`` or any worker on this store works on it."""
+        """Record a new run and return its id; ``runs.wait`` or any worker on this store works on it.
+
+        UsageFault, and nothing is started, when it has a judge node and this runtime no model for it.
+        """
         runs = self.runs
         assert self.app is not None
-        program = (self.app.newest(workflow) if isinstance(workflow, str) else workflow).program
+        program = runs.program_for(self.app.newest(workflow) if isinstance(workflow, str) else workflow)
         given, state = program.begin(input)
         return await runs.start(
             program, given, state, run_id=run_id, principal=principal, tenant=tenant, scopes=tuple(scopes)

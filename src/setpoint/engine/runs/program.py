@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from setpoint.kernel.flow import Approval, ApprovalTerms, Call, Definition, walk
+from setpoint.kernel.flow import Approval, ApprovalTerms, Call, Definition, Judge, walk
 from setpoint.ports.effector import Effector
 
 Values = dict[str, Any]
@@ -146,6 +146,15 @@ class Program:
                 with suppress(KeyError):
                     return code.program.effector(capability)
         raise KeyError(capability)
+
+    def judges(self) -> Iterator[str]:
+        """Paths of the nodes that ask a model, those of the workflows it starts included."""
+        for path, node in walk(self.definition.body, self.definition.name):
+            code = self.code.get(path)
+            if isinstance(node, Judge):
+                yield path
+            elif isinstance(code, ChildCode):
+                yield from (f"{path}>{inner}" for inner in code.program.judges())
 
     @classmethod
     def of(
