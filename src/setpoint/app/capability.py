@@ -24,6 +24,7 @@ from setpoint.kernel.effects import (
     CannotTell,
     DidNotHappen,
     EffectClass,
+    EffectDeclined,
     EffectUnready,
     Happened,
     ProbeAnswer,
@@ -117,6 +118,11 @@ class Capability:
         known = unpacked(self.signature.read(arguments))
         known["result"] = self.signature.result.validate_python(result, strict=False)
         done = await _call(self._compensate, context, **_taken(self._compensate, known))
+        if isinstance(done, Statement):  # nobody would run it, and the effect would pass for taken back
+            raise EffectDeclined(
+                f"the compensator of {self.name} returned a Statement, as only a capability may; nothing was undone",
+                hint="Let it change the rows itself, by a connection of its own.",
+            )
         return plain_of(done)
 
 
