@@ -158,7 +158,11 @@ async def test_a_kill_goes_through_a_call_that_hangs() -> None:
     await asyncio.wait_for(began.wait(), 10)
     kit.runs.tell(run_id, "kill", by="anna")
     outcome = await asyncio.wait_for(going, 10)
-    assert why(outcome) == ("CANCELLED", "Killed", "killed by anna; nothing was taken back")
+    assert why(outcome) == (
+        "CANCELLED",
+        "Killed",
+        "killed by anna; nothing was taken back; still stands: w/pay; nobody knows what became of: w/hangs",
+    )
     assert world(kit).standing == {"refund:A:0": 1}
     assert kit.log.holder(run_id) is None
     await kit.runs.close()
@@ -253,7 +257,11 @@ async def test_a_kill_ends_a_run_that_is_being_taken_back() -> None:
     kit, run_id = await waiting()
     world(kit).trouble(Trouble("transient", times=5))
     record = await tell(kit, run_id, "cancel", "kill")
-    assert why(await kit.go_on(run_id)) == ("CANCELLED", "Killed", "killed by anna; nothing was taken back")
+    assert why(await kit.go_on(run_id)) == (
+        "CANCELLED",
+        "Killed",
+        "killed by anna; nothing more is taken back; still stands: w/pay; nobody knows what became of: w/pay#undo",
+    )
     assert record.finished_code == 11
     assert world(kit).standing == {"refund:A:0": 1}
 

@@ -166,7 +166,7 @@ async def test_an_author_may_end_a_run_with_a_reason_of_his_own() -> None:
     app = new_app()
     flow(app).capability("pay", pay).step("no", fails("NotOurCustomer")).capability("later", mark)
     kit, outcome = await outcome_of(app)
-    assert why(outcome) == ("FAILED", "NotOurCustomer", "NotOurCustomer on purpose")
+    assert why(outcome) == ("FAILED", "NotOurCustomer", "NotOurCustomer on purpose; taken back: w/pay")
     assert (len(world(kit).ledger), world(kit).standing) == (2, {})
 
 
@@ -439,7 +439,7 @@ async def test_two_branches_that_write_a_field_differently_fail_the_run_and_what
     assert why(outcome) == (
         "FAILED",
         "ParallelConflict",
-        "w/p/l and w/p/r wrote different values to the field 'note' of the state",
+        "w/p/l and w/p/r wrote different values to the field 'note' of the state; taken back: w/p/l/pay",
     )
     assert (len(world(kit).ledger), world(kit).standing) == (2, {})
 

@@ -97,7 +97,7 @@ def test_an_effect_that_cannot_be_taken_back_stops_the_unwinding_until_a_person_
         else:
             outcome = await stage.told("settle", {"key": "undo:two:A-1", "verdict": way})
         assert (outcome.record.state, outcome.record.reason) == ("FAILED", "Declined")
-        assert outcome.record.message == "flow/four: four:A-1: declined"
+        assert outcome.record.message.startswith("flow/four: four:A-1: declined; taken back: ")
         assert worlds["one"].standing == {} and order[-1] == "undo:one:A-1"
         assert worlds["two"].standing == ({"two:A-1": 1} if way == "happened" else {})
 

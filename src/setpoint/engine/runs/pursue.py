@@ -7,6 +7,7 @@ from typing import Any
 
 from setpoint.engine.runs.hand import Asked, Fails, Hand, Parked, Pauses, run_code
 from setpoint.engine.runs.messages import take_messages
+from setpoint.engine.runs.standing import what_became
 from setpoint.engine.runs.unwind import is_started, unwind
 from setpoint.engine.runs.walk import walk
 from setpoint.kernel.events import ControlApplied, Event, Finished
@@ -77,7 +78,8 @@ async def _go_on(hand: Hand) -> None:
 async def _go_back(hand: Hand) -> None:
     await unwind(hand)
     record = hand.record
-    await _finish(hand, record.end, record.end_reason, record.end_message, record.finished_code)
+    message = record.end_message + await what_became(hand, is_unwound=True)
+    await _finish(hand, record.end, record.end_reason, message, record.finished_code)
 
 
 async def _fail(hand: Hand, stop: Fails) -> None:
@@ -142,7 +144,8 @@ async def _apply(hand: Hand, control: Control) -> None:
             for child in hand.record.children.values():
                 if hand.child_outcome(child) is None and is_started(hand, child):
                     hand.ask_child(child, "kill")
-            words = f"killed by {control.by}; nothing was taken back"
+            more = "more is" if state == "UNWINDING" else "was"
+            words = f"killed by {control.by}; nothing {more} taken back" + await what_became(hand, is_unwound=False)
             return await _finish(hand, "CANCELLED", "Killed", words, 11, applied)
         case "child" | "result" | "settle":
             pass  # it was heard; the walk looks at what it is about
