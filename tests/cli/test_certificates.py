@@ -67,3 +67,15 @@ def test_what_is_no_certificate_or_no_key_is_told_apart(toured: Shell, tmp_path:
     toured.run("certificate", "verify", str(tmp_path / "gone"), code=2)
     said = toured.run("certificate", "verify", str(certificate), "--key", str(tmp_path / "junk"), code=2).stderr
     assert "holds no public key" in said
+
+
+def test_approvals_are_held_against_the_people_of_a_roster_in_json(toured: Shell, shell: Shell, tmp_path: Path):
+    certificate, key = exported(toured, tmp_path)
+    verify = ("certificate", "verify", str(certificate), "--key", str(key))
+    shell.run("approvers", "add", "anna", "--role", "ops")
+    shell.write("roster.json", shell.run("approvers", "--json").stdout)
+    told = {one["name"]: one["outcome"] for one in shell.json(*verify, "--approvers", "roster.json")["checks"]}
+    assert told["approvers"] == "passed"
+    assert {one["name"]: one["outcome"] for one in shell.json(*verify)["checks"]}["approvers"] == "not made"
+    shell.write("roster.json", "[]")
+    assert "no roster in JSON" in shell.run(*verify, "--approvers", "roster.json", code=2).stderr

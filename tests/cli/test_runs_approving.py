@@ -94,9 +94,9 @@ def test_approvers_that_the_application_declares_count(asked: Shop):
 def test_an_unknown_key_is_told_before_anything_is_delivered(asked: Shop):
     """R124"""
     key, line = key_of(asked, "eve"), public_of(asked, "eve")
-    refused = asked.run("approve", asked.ticket(), "--key", str(key), "--as", "anna", code=12)
+    refused = asked.run("approve", asked.ticket(), "--key", str(key), "--as", "eve", code=12)
     assert f"nobody's in the roster {asked.home}/approvers.yaml" in refused.stderr
-    assert f"- {{name: anna, roles: [ops], key: {line}}}" in refused.stderr
+    assert f"- {{name: eve, roles: [ops], key: {line}}}" in refused.stderr
     assert inbox_is_empty(asked)
     # The line is one that the roster takes, and the command is one that adds it.
     asked.run("approvers", "add", "eve", "--role", "ops", "--key", line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from setpoint.app.chart import duration, words_of
 from setpoint.kernel.flow import Block, Branch, Call, Child, Contract, Definition, Parallel, walk
@@ -26,6 +26,40 @@ def explain_workflow(definition: Definition) -> str:
         _remarks(proof),
     )
     return "\n\n".join("\n".join(lines) for lines in (list(part) for part in parts) if lines) + "\n"
+
+
+def workflow_document(definition: Definition) -> dict[str, Any]:
+    """The same for programs. ``proof.holds``: nothing is broken, so it may start."""
+    proof = prove(definition)
+    walked = list(walk(definition.body, definition.name))
+    contracts = {node.capability.name: node.capability for _, node in walked if isinstance(node, Call)}
+    return {
+        "workflow": definition.name,
+        "version": definition.version,
+        "definition_digest": definition.digest,
+        "input": definition.input,
+        "state": definition.state,
+        "may_call": list(definition.boundary),
+        "may_start": sorted({text for _, node in walked for text in _started(node)}),
+        "nodes": [{"path": path, "kind": _kind(node), "words": list(words_of(node))} for path, node in walked],
+        "capabilities": {name: list(_promises(contracts[name])) for name in sorted(contracts)},
+        "proof": {
+            "holds": not proof.broken,
+            "ways": proof.ways,
+            "positions": proof.positions,
+            "obligations": [
+                {
+                    "name": one.name,
+                    "claim": one.claim,
+                    "standing": one.standing,
+                    "broken": [{"message": b.message, "hint": b.hint, "path": list(b.path)} for b in one.broken],
+                    "notes": list(one.notes),
+                }
+                for one in proof.obligations
+            ],
+            "remarks": list(proof.remarks),
+        },
+    }
 
 
 def _purpose(definition: Definition, proof: Proof) -> Iterator[str]:

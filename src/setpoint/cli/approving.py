@@ -7,6 +7,7 @@ person hears at once when it would not count. Whoever works on the run checks it
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -155,14 +156,15 @@ def deny(arguments: Namespace) -> int:
 def _decide(arguments: Namespace, verdict: Verdict) -> int:
     with finding.opened(arguments) as runtime:
         asked = find_ticket(runtime, arguments.ticket)
-        if not arguments.json:
-            for line in ticket_lines(asked.ticket):
-                talk(line)
         roster = _roster(runtime, arguments)
         key = own_key(runtime.places.keys) if arguments.key is None else Path(arguments.key).expanduser()
-        name = _name(arguments, roster, runtime, public_line(key))
+        line = public_line(key)
+        if not arguments.json and not _has_said(asked, verdict, line):  # who has said so has seen it
+            for shown in ticket_lines(asked.ticket):
+                talk(shown)
+        name = _name(arguments, roster, runtime, line, asked)
         signed = sign_decision(asked.ticket, verdict, name, runtime.clock.now_ms(), arguments.reason, key)
-        _refuse_what_does_not_count(runtime, roster, asked, signed)
+        _refuse_what_does_not_count(runtime, arguments, roster, asked, signed)
         is_new = not _said_before(asked, signed)
         if is_new:
             _deliver(runtime, asked.stream, name, signed)
@@ -176,19 +178,18 @@ def _decide(arguments: Namespace, verdict: Verdict) -> int:
         "delivered": is_new,
         "ruling": ruling_document(ruling),
         "next": None if isinstance(ruling, Waiting) or is_owned else f"setpoint resume {asked.stream}",
+        "taken_up_by_worker": asked.is_run,
     }
     if arguments.json:
         say_json(told)
         return 0
     style = {"granted": "green", "denied": "red"}.get(told["ruling"]["outcome"], "yellow")
     word = {"approve": "approved", "deny": "denied"}[verdict]
-    before = "" if is_new else " had said so before; nothing was added"
-    say(
-        printable(f"{asked.ticket.ticket_id} {word} by {name}{before}: ")
-        + styled(printable(ruling_said(ruling)), style)
-    )
+    said = f"{word} by {name}" if is_new else f"was {word} by {name} before, and nothing was added"
+    say(printable(f"{asked.ticket.ticket_id} {said}: ") + styled(printable(ruling_said(ruling)), style))
     if told["next"]:
-        talk(f"  a worker goes on with it, or: {told['next']}{_where(arguments)}", "dim")
+        who = "a worker goes on with it, or" if asked.is_run else "no worker takes up a trajectory; go on with"
+        talk(f"  {who}: {told['next']}{_where(arguments)}", "dim")
     return 0
 
 
@@ -204,19 +205,26 @@ def _deliver(runtime: Runtime, stream: str, name: str, signed: SignedDecision) -
     runtime.log.deliver(stream, runtime.clock.new_id("rq"), encode_request(request))
 
 
+def _has_said(asked: Asked, verdict: Verdict, key: str | None) -> bool:
+    """Whether this key has said the same of this ticket."""
+    return key is not None and any((one.decision.verdict, one.key) == (verdict, key) for one in asked.decisions)
+
+
 def _said_before(asked: Asked, signed: SignedDecision) -> bool:
     mine = (signed.decision.by, signed.decision.verdict, signed.key)
     return any((one.decision.by, one.decision.verdict, one.key) == mine for one in asked.decisions)
 
 
-def _refuse_what_does_not_count(runtime: Runtime, roster: Roster, asked: Asked, signed: SignedDecision) -> None:
+def _refuse_what_does_not_count(
+    runtime: Runtime, arguments: Namespace, roster: Roster, asked: Asked, signed: SignedDecision
+) -> None:
     """TicketClosed when the decision would count for nothing. Nothing was delivered then."""
     answer = roster.verify(signed, asked.ticket)
     if isinstance(answer, Entitled):
         return
     assert isinstance(answer, Rejected)
     if answer.reason == "UNKNOWN_KEY":
-        raise _unknown_key(runtime, signed.decision.by, signed.key, asked.ticket)
+        raise _unknown_key(runtime, arguments, roster, signed.key, asked)
     hints = {
         "REQUESTER": "Who asks does not decide. Another approver signs with their own key.",
         "WRONG_ROLE": f"The roles are in {runtime.places.approvers}.",
@@ -225,25 +233,48 @@ def _refuse_what_does_not_count(runtime: Runtime, roster: Roster, asked: Asked, 
     raise TicketClosed(f"this decision would not count: {answer.message}", hint=hints.get(answer.reason))
 
 
-def _unknown_key(runtime: Runtime, name: str, key: str, ticket: Ticket) -> TicketClosed:
+def _unknown_key(runtime: Runtime, arguments: Namespace, roster: Roster, key: str, asked: Asked) -> TicketClosed:
+    """With what would make it count: another key of somebody who is in the roster, or an entry for the role that is
+    still missing."""
     place = runtime.places.approvers
     missing = "" if place.exists() else " (there is no such file yet)"
-    line = f"- {{name: {name}, roles: [{ticket.by[0]}], key: {key}}}"
-    return TicketClosed(
-        f"the key is nobody's in the roster {place}{missing}; nothing was delivered",
-        hint=f"Whoever keeps the roster adds the line:\n    {line}\n  or types: setpoint approvers add {quoted(name)} "
-        f"--role {quoted(ticket.by[0])} --key {quoted(key)}",
-    )
+    name = arguments.principal or finding.me()
+    roles = _roles_missing(runtime, roster, asked)
+    known = [one for one in roster.approvers if one.name == name]
+    if known:
+        hint = (
+            f"{name} stands there with another key ({', '.join(one.key for one in known)}): sign with that one, by "
+            f"--key FILE. For this one whoever keeps the roster adds a second entry: setpoint approvers add "
+            f"{quoted(name)} {_role_words(known[0].roles)} --key {quoted(key)}"
+        )
+        if not any(set(one.roles) & set(roles) for one in known):
+            hint += f"\n  Still missing is a yes of {' or '.join(roles)}, which {name} is not."
+    else:
+        line = f"- {{name: {name}, roles: [{roles[0]}], key: {key}}}"
+        hint = (
+            f"Whoever keeps the roster adds the line:\n    {line}\n  or types: setpoint approvers add {quoted(name)} "
+            f"--role {quoted(roles[0])} --key {quoted(key)}"
+        )
+    return TicketClosed(f"the key is nobody's in the roster {place}{missing}; nothing was delivered", hint=hint)
 
 
-def _name(arguments: Namespace, roster: Roster, runtime: Runtime, line: str | None) -> str:
+def _role_words(roles: Sequence[str]) -> str:
+    return " ".join(f"--role {quoted(role)}" for role in roles)
+
+
+def _roles_missing(runtime: Runtime, roster: Roster, asked: Asked) -> tuple[str, ...]:
+    """The roles one of which has to say yes next."""
+    ruling = asked.ruling(roster, runtime.clock.now_ms())
+    return tuple(ruling.missing[0]) if isinstance(ruling, Waiting) and ruling.missing else tuple(asked.ticket.by)
+
+
+def _name(arguments: Namespace, roster: Roster, runtime: Runtime, line: str | None, asked: Asked) -> str:
     """``--as``, else whose key it is by the roster, else the user. An unknown key is told before it signs."""
     if line is None:
         return arguments.principal or finding.me()
     owner = key_owner(roster.approvers, line)
     if owner is None:
-        ticket = find_ticket(runtime, arguments.ticket).ticket
-        raise _unknown_key(runtime, arguments.principal or finding.me(), line, ticket)
+        raise _unknown_key(runtime, arguments, roster, line, asked)
     return arguments.principal or owner.name
 
 

@@ -13,7 +13,7 @@ from setpoint.app.keys import public_key, public_pem
 from setpoint.app.manifest import load_task
 from setpoint.app.places import find_places
 from setpoint.app.runtime import Runtime
-from setpoint.certificate import CHECKS, Report, read_public_key
+from setpoint.certificate import CHECKS, Approver, Report, read_approvers, read_public_key
 from setpoint.certificate import verify as verify_bytes
 from setpoint.certificate.__main__ import rendered
 from setpoint.cli import finding
@@ -53,7 +53,8 @@ def verify(arguments: Namespace) -> int:
     data = read_input(arguments.certificate, "the certificate")
     task = canonical(load_task(arguments.task).document) if arguments.task else None
     tree = Path(arguments.workspace) if arguments.workspace else None
-    report = verify_bytes(data, _trusted(arguments.key), task=task, tree=tree)
+    people = _people(arguments.approvers)
+    report = verify_bytes(data, _trusted(arguments.key), task=task, tree=tree, approvers=people)
     _say_report(arguments, report, {"file": arguments.certificate})
     if not report.valid:
         return EXIT_INVALID
@@ -84,6 +85,16 @@ def _trusted(paths: list[str] | None) -> list[Ed25519PublicKey]:
         except ValueError as fault:
             raise UsageFault(f"{path} holds no public key: {fault}") from fault
     return keys
+
+
+def _people(path: str | None) -> tuple[Approver, ...] | None:
+    """Whose approvals count, from a roster in JSON; None: only signatures are checked."""
+    if path is None:
+        return None
+    try:
+        return read_approvers(read_input(path, "the roster"))
+    except ValueError as fault:
+        raise UsageFault(f"{path}: {fault}", hint="`setpoint approvers --json` writes one.") from fault
 
 
 def _say_report(arguments: Namespace, report: Report, head: dict[str, Any]) -> None:

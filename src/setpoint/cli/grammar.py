@@ -351,6 +351,11 @@ def _approvers_add(parser: Parser) -> None:
     parser.add_argument("--key", metavar="PUB", help="a .pub file or its line (default: this installation's own key)")
 
 
+def _approvers_remove(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="as the roster has it")
+    parser.add_argument("--key", metavar="PUB", help="only the entry with this key, a .pub file or its line")
+
+
 def _export(parser: Parser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="default: stdout")
     parser.add_argument("--key-out", metavar="PEM", help="also write the public key a verifier needs")
@@ -363,6 +368,9 @@ def _verify(parser: Parser) -> None:
     )
     parser.add_argument("--task", metavar="FILE", help="the task file it has to be about")
     parser.add_argument("--workspace", metavar="DIR", help="compare this directory with the certified state")
+    parser.add_argument(
+        "--approvers", metavar="FILE", help="the people whose approvals count, in JSON: `setpoint approvers --json`"
+    )
 
 
 def _doctor(parser: Parser) -> None:
@@ -373,7 +381,8 @@ WRITING, RUNNING, WORKFLOWS, LOOKING = "write a task", "pursue it", "run workflo
 PAST, PEOPLE, EVIDENCE, MACHINE = "time", "people", "evidence", "this machine"
 
 VERBS: Final = (
-    Verb("demo", MACHINE, "the offline tour: a liar, a rollback, a certificate", "demo:run", _demo),
+    Verb("demo", MACHINE, "the offline tour: a liar, a rollback, a certificate; `demo refund`: a bank, a crash, a yes",
+         "demo:run", _demo, ("setpoint demo", "setpoint demo refund")),
     Verb("doctor", MACHINE, "what this machine can isolate, and what is missing", "machine:doctor",
          _all(_doctor, _DOCUMENT)),
     Verb("init", WRITING, "write a commented task to start from", "writing:init", _init,
@@ -384,7 +393,8 @@ VERBS: Final = (
          _all(_file, _DOCUMENT), ("setpoint validate -f task.yaml",)),
     Verb("lint", WRITING, "name what is weak about a valid task", "writing:lint", _all(_task, _lint, _DOCUMENT),
          ("setpoint lint -f task.yaml --closure",)),
-    Verb("explain", WRITING, "what a field means, or what a workflow may do", "writing:explain", _explain,
+    Verb("explain", WRITING, "what a field means, or what a workflow may do", "writing:explain",
+         _all(_explain, _json("of a workflow: one JSON document instead of text")),
          ("setpoint explain Task.spec.budget", "setpoint explain tools",
           "setpoint explain workflow refund --app shop:app --svg refund.svg")),
     Verb("diff", RUNNING, "the delta of the workspace as it is; no model is asked", "running:diff",
@@ -444,6 +454,9 @@ VERBS: Final = (
     Verb("approvers", PEOPLE, "who may approve", "roster:approvers", _DOCUMENT),
     Verb("approvers add", PEOPLE, "let somebody approve", "roster:add", _all(_approvers_add, _DOCUMENT),
          ("setpoint approvers add anna --role ops --key anna.pub",)),
+    Verb("approvers remove", PEOPLE, "let somebody approve no more", "roster:remove",
+         _all(_approvers_remove, _DOCUMENT),
+         ("setpoint approvers remove anna", "setpoint approvers remove anna --key old.pub")),
     Verb("approvers key", PEOPLE, "this installation's own approver key, for a roster", "roster:key", _DOCUMENT),
     Verb("pause", PEOPLE, "stop at the next turn boundary, or before the next node", "people:pause",
          _all(_any_id, _reason, _DOCUMENT)),

@@ -1,7 +1,7 @@
-"""The roster of approvers: ``approvers``, ``approvers add``, ``approvers key``.
+"""The roster of approvers: ``approvers``, ``approvers add``, ``approvers remove``, ``approvers key``.
 
-``add`` appends to the file and leaves every other byte as it is. The new file is read back, by the rules that hold for
-every roster, before it takes the old one's place.
+``add`` appends to the file, ``remove`` takes the lines of an entry out; every other byte stays as it is. The new file
+is read back, by the rules that hold for every roster, before it takes the old one's place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from setpoint.adapters.approvers.roster import Approver, refuse_shared
 from setpoint.adapters.approvers.signatures import parse_key
 from setpoint.adapters.approvers.signing import OWN_NAME, own_key, own_public_line
 from setpoint.app.approvers import read_approvers
+from setpoint.app.document import parse_documents
 from setpoint.app.places import Places, find_places
+from setpoint.cli.run_account import quoted
 from setpoint.cli.terminal import printable, say, say_json, table, talk
 from setpoint.cli.tickets import key_owner
 from setpoint.engine.journal import timestamp
@@ -56,7 +58,7 @@ def approvers(arguments: Namespace) -> int:
     else:
         talk(f"nobody may approve: the roster {places.approvers} " + ("is empty" if known else "does not exist"))
     if owner is not None:
-        talk(printable(f"this installation's own key is {owner.name}'s"), "dim")
+        talk(printable(f"this installation's own key stands there for {owner.name}"), "dim")
     else:
         talk("this installation's own key is in no roster; add it: setpoint approvers add NAME --role ROLE", "dim")
     return 0
@@ -116,7 +118,12 @@ def add(arguments: Namespace) -> int:
     with _alone(path.parent):
         known = read_approvers(places.approvers) if places.approvers.exists() else ()
         _refuse_known(known, approver)
-        _write(path, _text(path, approver), known, approver)
+        by_hand = UsageFault(
+            f"{path} is not written so that an entry can be put at its end; it stands as it was",
+            hint=f"Add with an editor: {{name: {_yaml(approver.name)}, roles: "
+            f"[{', '.join(_yaml(role) for role in approver.roles)}], key: {approver.key}}}",
+        )
+        _write(path, _text(path, approver), (*known, approver), by_hand)
     if arguments.json:
         say_json({"file": str(path), "added": _entry(approver)})
     else:
@@ -179,21 +186,71 @@ def _yaml(word: str) -> str:
     return word if _PLAIN.fullmatch(word) and word.lower() not in _WORDS else json.dumps(word, ensure_ascii=False)
 
 
-def _write(path: Path, text: str, known: tuple[Approver, ...], approver: Approver) -> None:
-    """Replace the file, when it reads back as the old entries and the new one. UsageFault else: it stands as it was."""
+# Removing
+
+
+def remove(arguments: Namespace) -> int:
+    """Take somebody out of the roster, with every key or with one. What they said yes to, and was not done yet, is
+    asked again."""
+    places = find_places(arguments.store)
+    key = None if arguments.key is None else _given_line(arguments.key)
+    if not places.approvers.exists():
+        raise UsageFault(f"there is no roster {places.approvers}; nobody was removed")
+    path = places.approvers.resolve()
+    with _alone(path.parent):
+        known = read_approvers(places.approvers)
+        gone = [
+            place
+            for place, one in enumerate(known)
+            if one.name == arguments.name and (key is None or parse_key(one.key).text == key)
+        ]
+        if not gone:
+            with_key = "" if key is None else " with that key"
+            names = ", ".join(dict.fromkeys(one.name for one in known))
+            raise UsageFault(
+                f"nobody called {arguments.name}{with_key} is in {path}; it is as it was", hint=f"In it are: {names}."
+            )
+        if len(gone) == len(known):
+            raise UsageFault(
+                f"{arguments.name} is the last one in {path}, and a roster names at least one; it is as it was",
+                hint=f"Nobody may approve any more when the file is gone: rm {quoted(str(path))}",
+            )
+        by_hand = UsageFault(
+            f"{path} is not written so that an entry can be taken out; it stands as it was",
+            hint="Take it out with an editor.",
+        )
+        left = tuple(one for place, one in enumerate(known) if place not in gone)
+        _write(path, _text_without(path, gone), left, by_hand)
+    if arguments.json:
+        say_json({"file": str(path), "removed": [_entry(known[place]) for place in gone]})
+    else:
+        for place in gone:
+            say(printable(f"{known[place].name} may not approve as {', '.join(known[place].roles)} any more: {path}"))
+    return 0
+
+
+def _text_without(path: Path, gone: list[int]) -> str:
+    """The file without the lines of some entries, from the first of each to the last."""
+    (document, *_), _ = parse_documents(path.read_bytes(), str(path))
+    out: set[int] = set()
+    for place in gone:
+        lines = [mark.line for at, mark in document.marks.items() if at[:2] == ("approvers", place)]
+        out.update(range(min(lines), max(lines) + 1))
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return "".join(line for number, line in enumerate(lines, 1) if number not in out)
+
+
+def _write(path: Path, text: str, expected: tuple[Approver, ...], unfit: UsageFault) -> None:
+    """Replace the file, when it reads back as ``expected``. ``unfit`` else: it stands as it was."""
     try:
         fresh = keyfile.write_beside(path, text.encode(), MODE)
         try:
             try:
-                is_right = read_approvers(fresh) == (*known, approver)
+                is_right = read_approvers(fresh) == expected
             except UsageFault:
                 is_right = False
             if not is_right:
-                raise UsageFault(
-                    f"{path} is not written so that an entry can be put at its end; it stands as it was",
-                    hint=f"Add with an editor: {{name: {_yaml(approver.name)}, roles: "
-                    f"[{', '.join(_yaml(role) for role in approver.roles)}], key: {approver.key}}}",
-                )
+                raise unfit
             os.replace(fresh, path)
             keyfile.sync_directory(path.parent)
         finally:
@@ -202,4 +259,4 @@ def _write(path: Path, text: str, known: tuple[Approver, ...], approver: Approve
         raise StoreFault(f"the roster {path} cannot be written: {fault.strerror or fault}") from fault
 
 
-__all__ = ["add", "approvers", "key"]
+__all__ = ["add", "approvers", "key", "remove"]

@@ -7,12 +7,13 @@ import contextlib
 import json
 import re
 from argparse import Namespace
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from setpoint.app.app_loading import load_app
+from setpoint.app.asking import approvers_of, unanswerable
 from setpoint.app.runs import RunOutcome
 from setpoint.app.runtime import Runtime
 from setpoint.cli import finding
@@ -24,7 +25,10 @@ from setpoint.cli.terminal import Interrupted, one_line, printable, read_input, 
 from setpoint.cli.wording import counted
 from setpoint.engine.control import read_request
 from setpoint.engine.runs.journal import read_run
+from setpoint.engine.runs.program import ChildCode, Program
+from setpoint.kernel.contract import ApprovalRule
 from setpoint.kernel.errors import ConflictFault, LeaseLost, UsageFault
+from setpoint.kernel.flow import Approval, ApprovalTerms, Call, walk
 from setpoint.kernel.keys import digest_bytes
 from setpoint.kernel.run_record import RunRecord
 
@@ -53,6 +57,7 @@ def run(arguments: Namespace) -> int:
 
     async def begin(runtime: Runtime) -> str:
         principal = arguments.principal if arguments.principal is not None else finding.me()
+        warn_of_nobody(runtime, app, workflow.program, principal)
         run_id = await runtime.start(
             workflow, given, run_id=arguments.id or "", principal=principal, scopes=tuple(arguments.scope or ())
         )
@@ -60,6 +65,36 @@ def run(arguments: Namespace) -> int:
         return run_id
 
     return work_on(arguments, app, begin, is_new=True)
+
+
+def warn_of_nobody(runtime: Runtime, app: App, program: Program, principal: str) -> None:
+    """Say beforehand which approvals nobody in the roster could give. The run starts all the same: it may never come
+    there, and people can be added while it waits."""
+    now = runtime.clock.now_ms()
+    everybody = approvers_of(runtime.places, app.approvers)
+    said: set[tuple[str, ...]] = set()
+    for path, terms in _asking(program):
+        people = [one for one in everybody if one.name != principal]  # who asks never approves
+        rule = ApprovalRule("", terms.by, terms.quorum, terms.expires_ms, terms.each_role)
+        why = unanswerable(rule, people, now)
+        if why and terms.by not in said:
+            said.add(terms.by)
+            beside = f" beside {principal}, who asks" if len(people) < len(everybody) else ""
+            talk(printable(f"{path} may ask people, and {why}{beside}. Name them before its time is over:"), "yellow")
+            add = f"setpoint approvers add NAME --role {quoted(terms.by[0])} --key PUB"
+            talk(f"  {add}", "yellow")
+
+
+def _asking(program: Program) -> Iterator[tuple[str, ApprovalTerms]]:
+    """Every node that asks people, those of the workflows it starts included."""
+    for path, node in walk(program.definition.body, program.definition.name):
+        if isinstance(node, Approval):
+            yield path, node.terms
+        elif isinstance(node, Call) and node.approval is not None:
+            yield path, node.approval
+    for code in program.code.values():
+        if isinstance(code, ChildCode):
+            yield from _asking(code.program)
 
 
 def _refuse_another(runtime: Runtime, run_id: str, workflow: str, given: dict[str, Any]) -> None:

@@ -29,12 +29,14 @@ def signal(arguments: Namespace) -> int:
     with finding.opened(arguments) as runtime:
         run_id = finding.run_id(runtime, arguments.run)
         record, _ = read_run(runtime.log, run_id)
-        _refuse_unheard(runtime, record, arguments.name)
+        key = f"signal:{arguments.key}" if arguments.key else ""
+        came_before = bool(key) and any(one == key for _, one, _ in runtime.log.inbox(run_id))
+        if not came_before:  # one that is sent again, as the senders of webhooks do, is no fault, whatever came since
+            _refuse_unheard(runtime, record, arguments.name)
         said: dict[str, Any] = {"name": arguments.name}
         if payload is not None:
             said["payload"] = payload
-        key = f"signal:{arguments.key}" if arguments.key else ""
-        is_new = runs_without_code(runtime).tell(run_id, "signal", said, by=finding.me(), key=key)
+        is_new = not came_before and runs_without_code(runtime).tell(run_id, "signal", said, by=finding.me(), key=key)
         waits = any(wait.kind == "signal" and wait.name == arguments.name for wait in record.waits.values())
         is_owned = runtime.is_owned(run_id)
     told = {"run_id": run_id, "signal": arguments.name, "delivered": is_new, "awaited": waits}

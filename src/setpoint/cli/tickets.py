@@ -41,6 +41,7 @@ class Asked:
     ticketed: Ticketed
     ticket: Ticket
     decisions: tuple[SignedDecision, ...]
+    is_run: bool = True  # else a trajectory
 
     def ruling(self, roster: Roster, now_ms: int, *more: SignedDecision) -> Ruling:
         """What all of it amounts to, by this roster."""
@@ -52,22 +53,22 @@ def open_tickets(runtime: Runtime, faults: list[LogCorrupt] | None = None) -> It
     """Every ticket of the store that can still be decided, those that expire first first."""
     now = runtime.clock.now_ms()
     found = [
-        _asked(runtime, stream, position, ticketed)
-        for stream, position, ticketed in _waiting(runtime, faults)
+        _asked(runtime, stream, position, ticketed, is_run)
+        for stream, position, ticketed, is_run in _waiting(runtime, faults)
         if not ticketed.outcome and ticketed.expires_at_ms > now
     ]
     return iter(sorted(found, key=lambda one: one.ticket.expires_at_ms))
 
 
-def _waiting(runtime: Runtime, faults: list[LogCorrupt] | None) -> Iterator[tuple[str, int, Ticketed]]:
-    """Tickets with their stream, and how far its inbox is read."""
+def _waiting(runtime: Runtime, faults: list[LogCorrupt] | None) -> Iterator[tuple[str, int, Ticketed, bool]]:
+    """Tickets with their stream, how far its inbox is read, and whether it is a run's."""
     for run in open_runs(runtime, faults):
         if run.state in ("RUNNING", "PAUSED"):  # what is taken back asks nobody any more
-            yield from ((run.run_id, run.inbox_position, ticketed) for ticketed in run.open_tickets)
+            yield from ((run.run_id, run.inbox_position, ticketed, True) for ticketed in run.open_tickets)
     for info in runtime.trajectories():
         record = _record(runtime, info.stream, faults)
         if record is not None and not record.is_terminal and record.ticket is not None:
-            yield info.stream, record.inbox_position, record.ticket
+            yield info.stream, record.inbox_position, record.ticket, False
 
 
 def _record(runtime: Runtime, trajectory_id: str, faults: list[LogCorrupt] | None) -> Record | None:
@@ -80,10 +81,10 @@ def _record(runtime: Runtime, trajectory_id: str, faults: list[LogCorrupt] | Non
         return None
 
 
-def _asked(runtime: Runtime, stream: str, position: int, ticketed: Ticketed) -> Asked:
+def _asked(runtime: Runtime, stream: str, position: int, ticketed: Ticketed, is_run: bool) -> Asked:
     ticket = read_ticket(runtime.log.payload(ticketed.ticket.ref))
     said = [read_signed(runtime.log.payload(ref.ref)) for ref in ticketed.decisions]
-    return Asked(stream, ticketed, ticket, (*said, *_unread(runtime, stream, position, ticket.ticket_id)))
+    return Asked(stream, ticketed, ticket, (*said, *_unread(runtime, stream, position, ticket.ticket_id)), is_run)
 
 
 def _unread(runtime: Runtime, stream: str, position: int, ticket_id: str) -> Iterator[SignedDecision]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +32,8 @@ _MEANINGS: Final = {
 
 
 def explain(arguments: Namespace) -> int:
-    """What a workflow may do, as text, as a Mermaid graph or as an SVG file."""
+    """What a workflow may do, as text, as JSON, as a Mermaid graph or as an SVG file. Exit 12 when its proof is broken:
+    it would not start."""
     if arguments.name is None:
         known = ", ".join(sorted({one.name for one in load_app(arguments.app).workflows})) or "none"
         raise UsageFault("which workflow?", hint=f"setpoint explain workflow NAME; the application declares: {known}")
@@ -47,17 +49,22 @@ def explain(arguments: Namespace) -> int:
             write_output(arguments.svg, svg(definition).encode())
             talk(f"the picture is in {arguments.svg}")
         return 0
-    from setpoint.app.workflow_text import explain_workflow
+    from setpoint.app.workflow_text import explain_workflow, workflow_document
 
-    say(printable(explain_workflow(definition).rstrip("\n")))
-    return 0
+    told = workflow_document(definition)
+    if arguments.json:
+        say_json(told)
+    else:
+        say(printable(explain_workflow(definition).rstrip("\n")))
+    return 0 if told["proof"]["holds"] else EXIT_BREAKS
 
 
 # migrate
 
 
 def migrate(arguments: Namespace) -> int:
-    """Move a run; with --dry-run say what the declared versions mean for open runs (exit 12 when one would break)."""
+    """Move a run; with --dry-run say what the declared versions mean for open runs (exit 12 when one would break).
+    Runs of workflows that the application does not declare are listed apart, and break nothing."""
     if arguments.dry_run:
         return _dry_run(arguments)
     if arguments.run is None:
@@ -92,13 +99,32 @@ def _dry_run(arguments: Namespace) -> int:
             verdicts = [one for one in verdicts if one.run_id == wanted]
             if not verdicts:
                 raise UsageFault(f"run {wanted} is over; there is nothing to move")
+    others = [one for one in verdicts if not one.newest]  # of a workflow that the application does not declare
+    verdicts = [one for one in verdicts if one.newest]
     if arguments.json:
-        say_json({"runs": [_document(one) for one in verdicts]})
-    elif not verdicts:
-        talk("no run is open", "dim")
+        say_json({"runs": [_document(one) for one in verdicts], "others": [_other(one) for one in others]})
     else:
-        _say(verdicts)
+        if verdicts:
+            _say(verdicts)
+        else:
+            talk(f"no run of {app.name} is open", "dim")
+        _say_others(others, app.name)
     return EXIT_BREAKS if any(one.standing == "breaks" for one in verdicts) else 0
+
+
+def _other(verdict: Verdict) -> dict[str, Any]:
+    return {name: getattr(verdict, name) for name in ("run_id", "workflow", "version", "state")}
+
+
+def _say_others(others: list[Verdict], app: str) -> None:
+    """Runs that this application says nothing of. Each is left to the one that declares it."""
+    if not others:
+        return
+    counts = Counter(one.workflow for one in others)
+    named = ", ".join(f"{workflow} ({number})" for workflow, number in sorted(counts.items()))
+    talk(
+        printable(f"not declared by {app}, so another application's, or of a workflow that was removed: {named}"), "dim"
+    )
 
 
 def _document(verdict: Verdict) -> dict[str, Any]:

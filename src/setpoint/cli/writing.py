@@ -57,8 +57,8 @@ def explain(arguments: Namespace) -> int:
         from setpoint.cli import workflows
 
         return workflows.explain(arguments)
-    if arguments.name is not None or arguments.mermaid or arguments.svg is not None:
-        raise UsageFault("NAME, --mermaid and --svg go with: setpoint explain workflow NAME")
+    if arguments.name is not None or arguments.mermaid or arguments.svg is not None or arguments.json:
+        raise UsageFault("NAME, --json, --mermaid and --svg go with: setpoint explain workflow NAME")
     if arguments.path == "tools":
         say(explain_tools([tool.spec for tool in BUILTIN.values()]).rstrip())
     else:
