@@ -359,7 +359,7 @@ async def test_a_ticket_says_everything_that_a_person_must_know() -> None:
         "the requester holds refunds:write",
         "Requested by": "customer:17",
         "For": "w, node w/bonus, in rn-1",
-        "Budget": "1 nodes done, 0 effects made",
+        "Budget": "1 node done, 0 effects made",
         "Needs": "2 of ops or cfo",
     }
     assert ticket.expires_at_ms - ticket.requested_at_ms == 7_200_000

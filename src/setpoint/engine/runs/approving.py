@@ -248,7 +248,8 @@ def _budget(record: RunRecord) -> str:
     """What the run has spent so far."""
     spent = record.spent
     money = f", {spent.usd_micros / 1e6:.6f} USD on {spent.model_calls} model calls" if spent.model_calls else ""
-    return f"{record.step} nodes done, {record.effects_made} effects made{money}"
+    done, made = ("" if number == 1 else "s" for number in (record.step, record.effects_made))
+    return f"{record.step} node{done} done, {record.effects_made} effect{made} made{money}"
 
 
 async def _void(hand: Hand, ticketed: Ticketed, path: str, asked: _Asked, reason: str, covers: str = "") -> Any:
