@@ -36,7 +36,7 @@ ANSWER_CHARS_MAX: Final = 32_000
 SHOWN_CHARS_MAX: Final = limits.PROMPT_TOKENS_MAX * limits.CHARS_PER_TOKEN * 3 // 4
 """Of the text the model sees: three quarters of a prompt, the rest is for instructions."""
 
-HOW_TO_GIVE_ONE: Final = "open the runtime with judges=[...] or models=[...]"
+HOW_TO_GIVE_ONE: Final = "declare App(judges=[...]), or open the runtime with judges=[...] or models=[...]"
 
 _INSTRUCTIONS = """\
 You do one step of a workflow on one text. Reply with exactly one call of `answer`; nothing else has any effect.
