@@ -12,7 +12,7 @@ from .shop import Shop
 HELD = TASK.replace(
     "  models:",
     """  policy:
-    approve: [{when: "call.name == 'file_edit'", by: [ops], quorum: 1, expires: 24h}]
+    approve: [{when: "call.tool == 'file_edit'", by: [ops], quorum: 1, expires: 24h}]
   models:""",
 )
 
@@ -28,7 +28,9 @@ def test_a_trajectory_that_waits_for_a_yes_says_so_in_every_verb(shell: Shell):
     told = shell.json("get")["trajectories"][0]
     assert (told["status"], one["stream"]) == ("waiting", told["trajectory_id"])
     assert f"setpoint approve {one['ticket_id']}" in shell.json("why")["next"]["how"]
-    assert "granted by anna" in shell.run("approve", one["ticket_id"]).stdout
+    approved = shell.run("approve", one["ticket_id"])
+    assert "granted by anna" in approved.stdout
+    assert f"no worker takes up a trajectory; go on with: setpoint resume {one['stream']}" in approved.stderr
     shell.inside("resume")
     assert "a + b" in shell.read("ws/src/calc.py")
     assert "is decided already: granted by anna" in shell.run("approve", one["ticket_id"], code=12).stderr

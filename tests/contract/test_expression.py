@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from setpoint.kernel import expression
 from setpoint.kernel.expression import (
+    CALL_FIELDS,
     CHECK_VARIABLES,
     EXPRESSION_CHARS_MAX,
     FUNCTIONS,
+    RESULT_FIELDS,
+    VARIABLES,
     BadExpression,
     ExprError,
     check_expression,
@@ -104,6 +107,29 @@ def test_faults_are_found_when_the_task_is_read(text: str, line: int, column: in
         check_expression(text, CHECK_VARIABLES)
     assert message in bad.value.message
     assert (bad.value.line, bad.value.column) == (line, column)
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "column", "message"),
+    [
+        ("call.toool == 'x'", CALL_FIELDS, 6, "call has no 'toool'; it has tool, arguments, path, blast"),
+        ("effect == 'read' || has(call . exit_code)", CALL_FIELDS, 32, "call has no 'exit_code'"),
+        ("call.blast == 'high'", RESULT_FIELDS, 6, "call has no 'blast'; it has tool, arguments, exit_code"),
+        ("trajectory.turns < 3", CALL_FIELDS, 12, "trajectory has no 'turns'"),
+    ],
+)
+def test_a_field_that_is_never_there_is_found_when_the_task_is_read(
+    text: str, fields: dict[str, tuple[str, ...]], column: int, message: str
+) -> None:
+    """C10 of the list: such a rule held every call."""
+    with pytest.raises(BadExpression) as bad:
+        check_expression(text, VARIABLES, fields)
+    assert message in bad.value.message and (bad.value.line, bad.value.column) == (1, column)
+
+
+def test_fields_of_arguments_of_texts_and_of_bound_names_are_no_fields_of_the_call() -> None:
+    check_expression("call.arguments.toool == 'call.other' && state.call.odd == 1", VARIABLES, CALL_FIELDS)
+    check_expression("changes.exists(call, call.other == 'x')", VARIABLES, CALL_FIELDS)
 
 
 def test_names_inside_strings_and_bound_names_are_not_variables() -> None:

@@ -34,6 +34,14 @@ ENV_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
 Schema = dict[str, Any]
 
 
+_GATE_FACTS: Final = (
+    "call has tool, arguments (by their names), path (where it leads; empty for a tool without one) and, of shell_exec "
+    "only, blast (normal or high); effect is one of pure, read, reversible, keyed, compensable, irreversible; "
+    "trajectory has turn, spent.tokens, spent.usd_micros and savepoint; state has each check's verdict by its id; "
+    "changes are what was changed so far, each with its path; baseline is empty here."
+)
+
+
 def schema(kind: str) -> Schema:
     """The JSON Schema of ``kind``, a fresh copy. UsageFault names the known kinds."""
     match kind:
@@ -248,14 +256,15 @@ def _action() -> Schema:
                 example=["src/**", "tests/**"],
             ),
             "require": _strings(
-                "Preconditions (CEL over call, effect, state, baseline, changes, trajectory), judged before dispatch.",
+                f"Preconditions (CEL), judged before dispatch. {_GATE_FACTS}",
                 {"type": "string", "minLength": 1, "format": "cel-call"},
                 example=["trajectory.turn < 20"],
                 default=[],
             ),
             "ensure": _strings(
-                "Postconditions (the same variables), judged after dispatch; a broken one rolls the turn back.",
-                {"type": "string", "minLength": 1, "format": "cel-call"},
+                "Postconditions (CEL), judged after dispatch; a broken one rolls the turn back. The same variables but "
+                "effect; call has tool, arguments and exit_code, changes what was really changed.",
+                {"type": "string", "minLength": 1, "format": "cel-result"},
                 example=["size(changes) <= 3"],
                 default=[],
             ),
@@ -456,7 +465,7 @@ def _approval() -> Schema:
                 "type": "string",
                 "minLength": 1,
                 "format": "cel-call",
-                "description": "CEL over call, effect, state, baseline, changes, trajectory; not false: it waits.",
+                "description": f"Which calls (CEL); a call waits unless it is false, so an error waits. {_GATE_FACTS}",
                 "examples": ["effect == 'irreversible'"],
             },
             "by": _strings(

@@ -23,7 +23,15 @@ from setpoint.app.schema import (
     TOOL_PATTERN,
     schema,
 )
-from setpoint.kernel.expression import CHECK_VARIABLES, VARIABLES, BadExpression, check_expression
+from setpoint.kernel.expression import (
+    CALL_FIELDS,
+    CHECK_VARIABLES,
+    RESULT_FIELDS,
+    RESULT_VARIABLES,
+    VARIABLES,
+    BadExpression,
+    check_expression,
+)
 from setpoint.kernel.globs import BadGlob, check_glob
 from setpoint.kernel.units import DURATION_PATTERN, SIZE_PATTERN, parse_size, parse_usd_micros
 
@@ -323,7 +331,8 @@ def _check_route(text: str) -> None:
 
 _FORMATS: Final[dict[str, Callable[[str], object]]] = {
     "cel-check": lambda text: check_expression(text, CHECK_VARIABLES),
-    "cel-call": lambda text: check_expression(text, VARIABLES),
+    "cel-call": lambda text: check_expression(text, VARIABLES, CALL_FIELDS),
+    "cel-result": lambda text: check_expression(text, RESULT_VARIABLES, RESULT_FIELDS),
     "glob": check_glob,
     "regex": _check_regex,
     "size": _check_size,

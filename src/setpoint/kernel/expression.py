@@ -26,6 +26,13 @@ EXPRESSION_CHARS_MAX: Final = 4096
 VARIABLES: Final = ("changes", "state", "baseline", "trajectory", "effect", "call")
 CHECK_VARIABLES: Final = ("changes", "state", "baseline", "trajectory")
 """What a completion criterion or an invariant may speak of: a state has no call."""
+RESULT_VARIABLES: Final = ("changes", "state", "baseline", "trajectory", "call")
+"""What a postcondition may speak of: its effect is past."""
+_TRAJECTORY_FIELDS: Final = ("turn", "spent", "savepoint")
+CALL_FIELDS: Final = {"call": ("tool", "arguments", "path", "blast"), "trajectory": _TRAJECTORY_FIELDS}
+"""What is known before a call is made: the gate gives these, and ``blast`` of ``shell_exec`` only."""
+RESULT_FIELDS: Final = {"call": ("tool", "arguments", "exit_code"), "trajectory": _TRAJECTORY_FIELDS}
+"""What is known when it was made."""
 
 FUNCTIONS: Final = frozenset(
     {"size", "contains", "startsWith", "endsWith", "matches", "type", "dyn"}
@@ -68,8 +75,11 @@ class _Compiled:
     variables: tuple[str, ...]
 
 
-def check_expression(text: str, allowed: tuple[str, ...] = VARIABLES) -> None:
-    """Raise BadExpression unless ``text`` compiles and names only ``allowed`` variables and known functions."""
+def check_expression(
+    text: str, allowed: tuple[str, ...] = VARIABLES, fields: Mapping[str, tuple[str, ...]] | None = None
+) -> None:
+    """Raise BadExpression unless ``text`` compiles and names only ``allowed`` variables and known functions, and of the
+    variables in ``fields`` only these fields: one that is never there would make the expression fail every time."""
     program = _compiled(text).program
     for name in _free_variables(text, program):
         if name not in allowed:
@@ -81,6 +91,17 @@ def check_expression(text: str, allowed: tuple[str, ...] = VARIABLES) -> None:
         if name.isidentifier() and name not in FUNCTIONS:
             known = (*sorted(FUNCTIONS), *MACROS)
             raise BadExpression(f"there is no function {name!r}", *_find(text, name), name, known)
+    for variable, known in (fields or {}).items():
+        _check_fields(text, variable, known)
+
+
+def _check_fields(text: str, variable: str, known: tuple[str, ...]) -> None:
+    if variable in _bound(text):  # a macro's own variable of that name
+        return
+    for found in re.finditer(rf"(?<![\w.]){variable}\s*\.\s*([A-Za-z_]\w*)", _without_strings(text)):
+        if found[1] not in known:
+            message = f"{variable} has no {found[1]!r}; it has {', '.join(known)}"
+            raise BadExpression(message, *_place(text, found.start(1)), found[1], known)
 
 
 def evaluate(text: str, variables: Mapping[str, Any]) -> bool | ExprError:
@@ -170,9 +191,14 @@ def _syntax(text: str, message: str) -> BadExpression:
 
 def _free_variables(text: str, program: Any) -> list[str]:
     """Variables that are not bound by a macro such as ``changes.exists(c, ...)``."""
-    macros = "|".join(MACROS[1:])
-    bound = set(re.findall(rf"\.(?:{macros})\s*\(\s*([A-Za-z_]\w*)\s*,", _without_strings(text)))
+    bound = _bound(text)
     return [name for name in program.variables() if name not in bound and name not in _TYPE_NAMES]
+
+
+def _bound(text: str) -> set[str]:
+    """The names that macros give to what they go through."""
+    macros = "|".join(MACROS[1:])
+    return set(re.findall(rf"\.(?:{macros})\s*\(\s*([A-Za-z_]\w*)\s*,", _without_strings(text)))
 
 
 _STRING: Final = re.compile(
@@ -190,7 +216,11 @@ def _find(text: str, name: str) -> tuple[int, int]:
     found = re.search(rf"(?<![\w.]){re.escape(name)}\b", _without_strings(text)) or re.search(
         rf"\b{re.escape(name)}\b", _without_strings(text)
     )
-    offset = found.start() if found else 0
+    return _place(text, found.start() if found else 0)
+
+
+def _place(text: str, offset: int) -> tuple[int, int]:
+    """1-based line and column."""
     line_start = text.rfind("\n", 0, offset) + 1
     return text.count("\n", 0, offset) + 1, offset - line_start + 1
 
