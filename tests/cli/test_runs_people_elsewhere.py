@@ -83,6 +83,8 @@ def test_a_session_is_listed_looked_at_and_answered(talked: Shop):
     assert rows[1].split()[:4] == ["session:c-17", "session", "shop", "asks"]
     types = [json.loads(line)["type"] for line in talked.inside("events", "c-17", "--json").splitlines()]
     assert types[0] == "SessionOpened" and "QuestionAsked" in types
-    assert "this verb is for trajectories and runs" in talked.run("why", "c-17", code=2).stderr
+    refused = talked.run("why", "c-17", code=2).stderr
+    assert "this verb is for trajectories and runs" in refused
+    assert "setpoint get session:c-17, setpoint events session:c-17" in refused  # what does look at one
     assert talked.json("answer", "c-17", "yes")["question"] == "may I?"
     assert "is answered already" in talked.run("answer", "c-17", "no", code=2).stderr

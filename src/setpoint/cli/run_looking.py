@@ -273,8 +273,9 @@ def why_said(told: dict[str, Any], now_ms: int, store: str | None = None) -> Ite
         yield f"  stands at  {', '.join(told['blocked_at'])}"
     if (failure := told["last_failure"]) is not None:
         kind = failure["kind"].replace("_", " ")
-        message = one_line(failure["message"], 1000)
-        yield f"  failed     {failure['node']}, attempt {failure['attempt']}, {kind}: {message}"
+        is_said = bool(told["message"]) and failure["message"] in told["message"]  # above, as what ended the run
+        message = "" if is_said else f": {one_line(failure['message'], 1000)}"
+        yield f"  failed     {failure['node']}, attempt {failure['attempt']}, {kind}{message}"
         if failure["next_attempt_at"]:
             yield f"  again at   {failure['next_attempt_at']}"
     yield from _remains(told)

@@ -18,9 +18,8 @@ from setpoint.app.runs import RunOutcome
 from setpoint.app.runtime import Runtime
 from setpoint.cli import finding
 from setpoint.cli.live import run as run_loop
-from setpoint.cli.run_account import quoted, read_account, waits_of
+from setpoint.cli.run_account import quoted, waits_of
 from setpoint.cli.run_live import RunWatch, until_said
-from setpoint.cli.run_remains import remains_document, remains_said, remnants_of
 from setpoint.cli.terminal import Interrupted, one_line, printable, read_input, say_json, talk
 from setpoint.cli.wording import counted
 from setpoint.engine.control import read_request
@@ -212,9 +211,6 @@ def outcome_lines(runtime: Runtime, record: RunRecord, arguments: Namespace) -> 
         lines = [(head.format(said), style)]
         if record.message:
             lines.append((f"  {record.reason}: {one_line(record.message, 1000)}", style))
-        if record.state != "COMPLETED":
-            remains = remains_document(remnants_of(read_account(runtime, record.run_id)))
-            lines += [(f"  {label}: {text}", style) for label, text in remains_said(remains)]
         return lines
     return [(head.format("it waits"), "yellow"), *((line, "") for line in wait_lines(runtime, record, arguments))]
 
