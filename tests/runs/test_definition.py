@@ -256,10 +256,10 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda w: w.branch("b", lambda s: True, {True: part()}), "True of refund/b is no label"),
     (
         lambda w: w.fragment("f", new_app().fragment("odd", state=Other)),
-        "it of refund/f is the fragment odd, whose state has strange; the state of refund has no such field",
+        "the content of refund/f is the fragment odd, whose state has strange; the state of refund has no such field",
     ),
-    (loop, "it of part/self leads back to part; a definition has no cycles"),
-    (roundabout, "it of two/a leads back to two; a definition has no cycles"),
+    (loop, "the content of part/self leads back to part; a definition has no cycles"),
+    (roundabout, "the content of two/a leads back to two; a definition has no cycles"),
     (lambda w: w.parallel("p", {"a": part()}), "refund/p is parallel to nothing: it has 1 branch"),
     (lambda w: w.map("m", lambda s: [], part(), item="nope"), "refund/m names the field 'nope'"),
     (
@@ -417,7 +417,7 @@ def test_a_capability_without_an_effect_class_is_refused() -> None:
         ({"order_id": 5}, "order_id: Input should be a valid string"),
         ({"order_id": "A", "cents": "many"}, "cents: Input should be a valid integer"),
         (None, "the input of refund does not fit: input: "),
-        ({"order_id": "A", "cents": 2**70}, "it.cents is 1180591620717411303424, beyond 64 bits; keep it as text"),
+        ({"order_id": "A", "cents": 2**70}, "value.cents is 1180591620717411303424, beyond 64 bits; keep it as text"),
         ({"order_id": "\ud800"}, "surrogate"),
     ],
 )

@@ -83,7 +83,7 @@ class Fields:
         cannot read must never reach the log.
         """
         found = self._plain(self.read(self._plain(state)))
-        _refuse_unplain(found, "it")
+        _refuse_unplain(found, "value")
         return found
 
     def _plain(self, state: Any) -> Values:
@@ -101,7 +101,7 @@ class Fields:
 def plain(adapter: TypeAdapter[Any], value: Any) -> Any:
     """Plain JSON of an author's object, exact: ValueError for what JSON cannot hold."""
     found = _dumped(adapter, value)
-    _refuse_unplain(found, "it")
+    _refuse_unplain(found, "value")
     return found
 
 
@@ -286,7 +286,7 @@ class Signature:
         found = self.read(arguments).model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
         if self.has_sets:
             found = in_order(found, self.schema)
-        _refuse_unplain(found, "it")
+        _refuse_unplain(found, "arguments")
         return found
 
 

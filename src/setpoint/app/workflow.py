@@ -183,7 +183,7 @@ class Chain(Generic[StateT]):
 
     def fragment(self, name: str, fragment: Fragment[Any]) -> Self:
         """The nodes of a fragment, here."""
-        self._require_chain(name, "it", fragment)
+        self._require_chain(name, "the content", fragment)
         return self._place(Use(name=name, body=(), fragment=fragment.name), None, {"": fragment})
 
     def parallel(self, name: str, branches: Mapping[str, Fragment[Any]]) -> Self:
