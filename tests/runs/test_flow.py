@@ -102,7 +102,7 @@ def misnested(state: State) -> Any:
         (misassigned, "Input should be a valid integer"),
         (misnested, "Input should be a valid integer"),
         (lambda s: 5, "it gave 5, which has no fields"),
-        (lambda s: {"count": 2**64}, "it.count is 18446744073709551616, beyond 64 bits; keep it as text"),
+        (lambda s: {"count": 2**64}, "value.count is 18446744073709551616, beyond 64 bits; keep it as text"),
         (lambda s: {"note": "\udc00"}, "surrogate"),
         (lambda s: 1 / 0, "ZeroDivisionError: division by zero"),
     ],
@@ -265,7 +265,7 @@ async def test_a_number_that_json_cannot_hold_never_reaches_the_log(number: floa
     app.workflow("w", input=In, state=Rich).step("a", lambda s: {"share": number})
     kit = bench(app)
     outcome = await kit.run("w", {"order_id": "A"})
-    assert f"it.share is {number}, which JSON cannot hold" in outcome.record.message
+    assert f"value.share is {number}, which JSON cannot hold" in outcome.record.message
 
 
 @played
