@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from setpoint.adapters.approvers.roster import Approver, refuse_shared
 from setpoint.app.capability import NAME, Capability
+from setpoint.app.declaring import declaration
 from setpoint.app.typed import DefinitionFault
 from setpoint.app.workflow import Fragment, Workflow
 from setpoint.engine.runs.program import ChildCode, Program
@@ -32,6 +33,7 @@ class App:
     opened with others.
     """
 
+    @declaration
     def __init__(
         self,
         name: str,
@@ -54,6 +56,7 @@ class App:
 
     # Declaring
 
+    @declaration
     def workflow(
         self,
         name: str,
@@ -91,6 +94,7 @@ class App:
         self._workflows[name, version] = made
         return made
 
+    @declaration
     def fragment(self, name: str, *, state: type[StateT]) -> Fragment[StateT]:
         """A part to be used in several places, of workflows whose state has at least its fields."""
         self._refuse_taken(name, "fragment")
@@ -98,6 +102,7 @@ class App:
         self._fragments[name] = made
         return made
 
+    @declaration
     def agent(
         self,
         name: str,
@@ -156,6 +161,7 @@ class App:
 
         return declare if load is None else declare(load)
 
+    @declaration
     def approver(self, name: str, *, roles: Iterable[str], key: str) -> None:
         """Trust this key (a line of a .pub file) to decide for these roles, beside those of approvers.yaml."""
         try:

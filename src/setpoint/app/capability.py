@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, overload
 
+from setpoint.app.declaring import declaration
 from setpoint.app.typed import DefinitionFault, Signature, Values, plain, plain_of, structure, unpacked
 from setpoint.kernel.effects import (
     EFFECT_CLASSES,
@@ -189,12 +190,16 @@ def capability(function: Any = None, /, **declared: Any) -> Any:
             hint='Write @capability(effect="read"), or whichever class it is.',
         )
 
+    if "effect" not in declared:
+        raise DefinitionFault("a capability declares no effect", hint='Write @capability(effect="read", ...).')
+
     def declare(function: Callable[..., Any]) -> Capability:
         return _declared(function, **declared)
 
     return declare
 
 
+@declaration
 def _declared(
     function: Callable[..., Any],
     *,

@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     PydanticInvalidForJsonSchema,
     PydanticSchemaGenerationError,
+    PydanticUserError,
     TypeAdapter,
     create_model,
 )
@@ -147,7 +148,7 @@ def schema_of(adapter: TypeAdapter[Any], what: str) -> dict[str, Any]:
     """The JSON schema. DefinitionFault when the type has none."""
     try:
         return adapter.json_schema()
-    except PydanticInvalidForJsonSchema as fault:
+    except PydanticUserError as fault:
         raise DefinitionFault(f"{what} cannot be kept as JSON: {fault.message}") from fault
 
 
@@ -220,7 +221,7 @@ def structure(schema: Any) -> Any:
 def adapter_of(declared: Any, what: str) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(declared)
-    except PydanticSchemaGenerationError as fault:
+    except PydanticUserError as fault:
         raise DefinitionFault(f"{what} is {declared!r}, which cannot be kept as JSON: {fault.message}") from fault
     except NameError as fault:
         raise DefinitionFault(f"{what} names a type that is not known where it is declared: {fault}") from fault

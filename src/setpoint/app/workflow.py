@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from pydantic import ValidationError
 
 from setpoint.app.capability import NAME, Capability
+from setpoint.app.declaring import declaration
 from setpoint.app.typed import DefinitionFault, Fields, Values, adapter_of, fresh, plain_of, structure, takes
 from setpoint.engine.runs.program import (
     ApprovalCode,
@@ -87,6 +88,7 @@ class _Placed:
 class Chain(Generic[StateT]):
     """A sequence of nodes over one state type: what workflows and fragments have in common."""
 
+    @declaration
     def __init__(self, name: str, state: type[StateT], input: Fields | None) -> None:
         if not NAME.fullmatch(name):
             raise DefinitionFault(f"{name!r} is no name: a letter, then letters, digits, - _ . and at most 64 of them")
@@ -101,6 +103,7 @@ class Chain(Generic[StateT]):
 
     # Doing
 
+    @declaration
     def capability(
         self,
         name: str,
@@ -139,12 +142,14 @@ class Chain(Generic[StateT]):
         self._capabilities = _merged([self._capabilities, {capability.name: capability}])
         return self._place(node, code)
 
+    @declaration
     def step(self, name: str, function: Pure) -> Self:
         """A deterministic change: returns the new state, or a mapping of the fields that change."""
         if inspect.iscoroutinefunction(function):
             raise DefinitionFault(f"the step {self.name}/{name} is async; a step waits for nothing: use a capability")
         return self._place(Step(name=name), StepCode(partial(_stepped, self._state, self._reading(name, function))))
 
+    @declaration
     def judge(
         self,
         name: str,
@@ -170,6 +175,7 @@ class Chain(Generic[StateT]):
 
     # Choosing and repeating
 
+    @declaration
     def branch(self, name: str, select: Pure, cases: Mapping[str, Fragment[Any]]) -> Self:
         """The case whose label ``select`` returns. An unknown label fails the run; no case is entered."""
         if not cases:
@@ -181,11 +187,13 @@ class Chain(Generic[StateT]):
         node = Branch(name=name, cases=dict.fromkeys(chains, ()))
         return self._place(node, BranchCode(partial(_selected, self._reading(name, select))), chains)
 
+    @declaration
     def fragment(self, name: str, fragment: Fragment[Any]) -> Self:
         """The nodes of a fragment, here."""
         self._require_chain(name, "the content", fragment)
         return self._place(Use(name=name, body=(), fragment=fragment.name), None, {"": fragment})
 
+    @declaration
     def parallel(self, name: str, branches: Mapping[str, Fragment[Any]]) -> Self:
         """All of them at once, each on its own copy of the state. Two that write one field differently fail the run."""
         if len(branches) < 2:
@@ -196,6 +204,7 @@ class Chain(Generic[StateT]):
         node = Parallel(name=name, branches=dict.fromkeys(branches, ()))
         return self._place(node, ParallelCode(partial(_together, self._state)), dict(branches))
 
+    @declaration
     def map(
         self,
         name: str,
@@ -234,6 +243,7 @@ class Chain(Generic[StateT]):
         gather = _nothing if into is None else partial(_put, self._state, into)
         return self._place(node, MapCode(items, gather), {"*": body})
 
+    @declaration
     def repeat(self, name: str, body: Fragment[Any], *, until: Pure, at_most: int) -> Self:
         """The body, again and again until the state satisfies ``until``; more than ``at_most`` rounds fail the run."""
         self._require_chain(name, "the body", body)
@@ -242,6 +252,7 @@ class Chain(Generic[StateT]):
         code = RepeatCode(self._reading(name, until))
         return self._place(Repeat(name=name, body=(), at_most=at_most), code, {"*": body})
 
+    @declaration
     def workflow(self, name: str, workflow: Workflow[Any, Any], *, input: Pure, into: str | None = None) -> Self:
         """Another workflow as a run of its own, with what ``input`` gives it; its output goes into a field."""
         if not isinstance(workflow, Workflow):  # type: ignore[reportUnnecessaryIsInstance]
@@ -264,6 +275,7 @@ class Chain(Generic[StateT]):
 
     # Waiting
 
+    @declaration
     def wait_for(
         self,
         name: str,
@@ -291,10 +303,12 @@ class Chain(Generic[StateT]):
         )
         return self._place(node, WaitCode(_absorb(self._state, into)))
 
+    @declaration
     def sleep(self, name: str, duration: str) -> Self:
         """For a time. A run that sleeps is a record: no thread, no task."""
         return self._place(Sleep(name=name, ms=_duration(f"the duration of {self.name}/{name}", duration)), None)
 
+    @declaration
     def approval(
         self,
         name: str,
@@ -494,6 +508,7 @@ def _with_blocks(node: AnyNode, inner: Mapping[str, Block], at: str) -> AnyNode:
 class Workflow(Chain[StateT], Generic[InputT, StateT]):
     """What may happen, from an input to an output. Made by ``App.workflow``."""
 
+    @declaration
     def __init__(
         self,
         name: str,
@@ -509,6 +524,9 @@ class Workflow(Chain[StateT], Generic[InputT, StateT]):
         self.input_fields = Fields.of(input, f"the input of {name}")
         super().__init__(name, state, self.input_fields)
         self.version = version
+        for one in boundary or ():
+            if not isinstance(one, Capability):  # type: ignore[reportUnnecessaryIsInstance]
+                raise DefinitionFault(f"the boundary of {name} lists {one!r}, which is no capability")
         self._boundary = None if boundary is None else {one.name: one for one in boundary}
         self._initial = initial
         self._output = output
@@ -571,12 +589,11 @@ class InputFault(DefinitionFault):
         super().__init__(f"the input of {workflow} does not fit: {problems}")
 
 
+@declaration
 def approval_terms(
     *, by: Sequence[str], quorum: int = 1, each_role: bool = False, expires: str = "24h"
 ) -> ApprovalTerms:
     """Who must say yes, for ``.capability(..., approval=...)``."""
-    if isinstance(by, str):
-        raise DefinitionFault(f"by={by!r} is one text; by= is a list of roles")
     terms = ApprovalTerms(
         by=tuple(by), quorum=quorum, each_role=each_role, expires_ms=_duration("the expiry of an approval", expires)
     )

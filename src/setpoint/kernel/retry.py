@@ -7,11 +7,17 @@ effect is tried again by these rules; a doubt is settled first (``kernel/effects
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final, Literal
 
 from setpoint.kernel import limits
 from setpoint.kernel.effects import Declined, Done, EffectOutcome, InDoubt, NotSent
+
+
+def _require_whole(policy: object) -> None:
+    for field in fields(policy):  # type: ignore[arg-type]
+        if type(getattr(policy, field.name)) is not int:
+            raise ValueError(f"{policy}: {field.name} is a whole number, and times are in ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,7 @@ class RetryPolicy:
     jitter: int = 500
 
     def __post_init__(self) -> None:
+        _require_whole(self)
         if self.attempts < 1 or self.first_ms < 0 or self.factor < 1 or self.max_ms < 0:
             raise ValueError(f"{self}: attempts and factor are at least 1, pauses at least 0 ms")
         if not 0 <= self.jitter <= 1000:
@@ -65,6 +72,7 @@ class RatePolicy:
     per_ms: int
 
     def __post_init__(self) -> None:
+        _require_whole(self)
         if not 1 <= self.calls <= limits.RATE_CALLS_MAX or self.per_ms < 1:
             raise ValueError(
                 f"{self}: calls are between 1 and {limits.RATE_CALLS_MAX} (write a higher rate as fewer calls in a "
