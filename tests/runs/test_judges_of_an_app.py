@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -56,7 +57,7 @@ def application(*judges: ScriptedReplies) -> App:
 )
 def test_the_app_s_own_answer_unless_others_are_given(given, mood):
     async def story() -> None:
-        others = {name: [saying(label)] for name, label in given.items()}
+        others: Any = {name: [saying(label)] for name, label in given.items()}
         async with Runtime.open("memory:", application(saying("angry")), **others) as runtime:
             assert (await runtime.run("letter", {"text": "x"})).output["mood"] == mood
 
