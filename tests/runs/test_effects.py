@@ -68,7 +68,7 @@ def test_the_same_key_after_it_was_taken_back_is_a_conflict():
         assert (await stage.run(run_id="rn-1")).record.state == "FAILED"
         assert worlds[0].standing == {}
         second = await stage.run("single", run_id="rn-2")
-        assert second.record.reason == "EffectConflict" and "taken it back" in second.record.message
+        assert second.record.reason == "EffectConflict" and "took it back" in second.record.message
         assert worlds[0].effects == {"one:A-1": 1, "undo:one:A-1": 1}
 
     asyncio.run(body())

@@ -284,7 +284,7 @@ def test_what_a_child_made_is_taken_back_when_its_parent_fails_behind_it():
         ]
         assert all(world.standing == {} for world in worlds.values())
         again = await stage.run("single", run_id="rn-2")  # the key that the child still holds
-        assert again.record.reason == "EffectConflict" and "taken it back" in again.record.message
+        assert again.record.reason == "EffectConflict" and "took it back" in again.record.message
 
     asyncio.run(body())
 

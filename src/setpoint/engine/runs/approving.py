@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import msgspec
 
+from setpoint.engine.runs.claims import conflict, held
 from setpoint.engine.runs.hand import Fails, Hand, Parked, run_code
 from setpoint.engine.runs.program import ApprovalCode, CallCode, Guard, Reading, Values
 from setpoint.kernel.effects import EffectClass
@@ -55,6 +56,15 @@ async def require_approval(hand: Hand, contract: Contract, path: str, static: st
     return _refuse(path, ticketed)
 
 
+def would_ask(hand: Hand, path: str, static: str) -> bool:
+    """Whether people are yet to be asked for the call: it needs them, and what they said before does not count."""
+    guard = hand.program.guards.get(static)
+    if guard is None or not _is_needed(hand, guard, path):
+        return False
+    ticketed = ticket_for(hand, path)
+    return ticketed is None or ticketed.used or ticketed.outcome == "void"
+
+
 async def approve(hand: Hand, node: Approval, path: str, static: str) -> Values:
     """Do an approval node. The values are its answer, where the workflow wants to see it."""
     code = hand.program.code[static]
@@ -68,6 +78,8 @@ async def approve(hand: Hand, node: Approval, path: str, static: str) -> Values:
     if ticketed is None or not ticketed.outcome or ticketed.outcome == "void":
         asked = _what_for(hand, node, path, code)
         if ticketed is None or ticketed.outcome == "void":
+            if node.of and not node.into and _is_made(hand, node.of, path):
+                return {}
             return await _ask(hand, path, asked, covers)
         if ticketed.action_digest != asked.digest:
             return await _void(hand, ticketed, path, asked, _CHANGED, covers)
@@ -151,6 +163,24 @@ def _what_for(hand: Hand, node: Approval, path: str, code: ApprovalCode) -> _Ask
         target=f"{hand.record.workflow}, going on behind {path}",
         preview=_preview(hand, path, code.preview, node.name, arguments),
     )
+
+
+def _is_made(hand: Hand, static: str, path: str) -> bool:
+    """Whether another run has made the very effect that people would be asked for, so that its result is used. Fails
+    when another run has the key for something else."""
+    contract = _contract_at(hand, static)
+    called = hand.program.code[static]
+    assert isinstance(called, CallCode)
+    arguments = run_code(hand, path, "the arguments", called.arguments, hand.state_at(path), hand.input)
+    key = run_code(hand, path, "the key", hand.program.effectors[contract.name].key, arguments)
+    claim = f"{contract.name}:{key}"
+    holder = hand.journal.log.claimant(claim) if key and contract.is_effect else None
+    if holder is None or holder == hand.run_id:
+        return False
+    found = held(hand, claim, key, holder)
+    if not found.is_same(hand.journal.store(arguments)):
+        raise conflict(hand, path, found)
+    return True
 
 
 def _contract_at(hand: Hand, static: str) -> Contract:

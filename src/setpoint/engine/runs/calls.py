@@ -14,7 +14,8 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from setpoint.engine.runs.approving import require_approval, ticket_for
+from setpoint.engine.runs.approving import require_approval, ticket_for, would_ask
+from setpoint.engine.runs.claims import conflict, held
 from setpoint.engine.runs.hand import Fails, Hand, Parked, Pauses, bug, run_code, unready
 from setpoint.engine.runs.program import CallCode, Values
 from setpoint.kernel import limits
@@ -45,7 +46,6 @@ from setpoint.kernel.flow import Call, Contract, exact
 from setpoint.kernel.keys import call_key
 from setpoint.kernel.retry import Breaker, CircuitOpen
 from setpoint.kernel.run_events import (
-    Compensated,
     EffectDelivered,
     EffectPending,
     EffectQueued,
@@ -55,7 +55,6 @@ from setpoint.kernel.run_events import (
     NodeCompleted,
     NodeFailed,
     TimerSet,
-    decode,
 )
 from setpoint.kernel.run_record import Effect
 from setpoint.ports.effector import Context, Effector, Later, ServiceMissing, Services
@@ -167,12 +166,18 @@ async def _first(calling: Calling) -> None:
     arguments = _arguments(calling)
     _require_scopes(calling)
     _require_precondition(calling)
-    await require_approval(hand, contract, calling.path, calling.static, arguments)
     if not contract.is_effect:
+        await require_approval(hand, contract, calling.path, calling.static, arguments)
         return await _look(calling, arguments)
     own = run_code(hand, calling.path, "the key", calling.effector.key, arguments)
     key = own or call_key(hand.run_id, 0, 0, calling.path, exact(arguments))
-    return await _send(calling, arguments, key, f"{contract.name}:{key}")
+    claim = f"{contract.name}:{key}"
+    if own and would_ask(hand, calling.path, calling.static):  # nobody is asked for what will not be done
+        holder = hand.journal.log.claimant(claim)
+        if holder is not None and holder != hand.run_id:
+            return await _reuse(calling, hand.journal.store(arguments), key, claim, holder)
+    await require_approval(hand, contract, calling.path, calling.static, arguments)
+    return await _send(calling, arguments, key, claim)
 
 
 def _arguments(calling: Calling) -> Values:
@@ -481,47 +486,15 @@ async def _reuse(calling: Calling, arguments: Ref, key: str, claim: str, holder:
     others = [effect for node, effect in hand.record.effects.items() if node != path and effect.claim == claim]
     if holder == hand.run_id and any(effect.status not in ("happened", "declined") for effect in others):
         raise Parked
-    found = None if _is_taken_back(hand, claim, key) else _made_by(hand, holder, claim)
-    if found is None or found[0] != arguments.ref:
-        state = "has made it with other arguments" if found else "has it under way, or has taken it back"
-        message = f"the effect {key!r} of {path} belongs to run {holder}, which {state}; nothing was sent"
-        hand.journal.add(NodeFailed(node=path, kind="refused", message=message))
-        raise Fails("EffectConflict", message, 15)
-    result = None if found[1] is None else hand.journal.load(found[1])
+    found = held(hand, claim, key, holder)
+    if not found.is_same(arguments):
+        raise conflict(hand, path, found)
+    result = None if found.result is None else hand.journal.load(found.result)
     kept, refs = hand.journal.spill(_absorbed(calling, result))
     await hand.journal.write(
         EffectReused(node=path, key=key, holder=holder),
         NodeCompleted(node=path, block=calling.block, values=kept, refs=refs),
     )
-
-
-def _is_taken_back(hand: Hand, claim: str, key: str) -> bool:
-    """Whether anybody, the run that made it or the parent of that run, has begun to take the effect back."""
-    return hand.journal.log.claimant(f"{claim.removesuffix(key)}{undo_key(key)}") is not None
-
-
-def undo_key(key: str) -> str:
-    """The key under which an effect is taken back."""
-    return f"undo:{key}"
-
-
-def _made_by(hand: Hand, holder: str, claim: str) -> tuple[str, Ref | None] | None:
-    """The digest of the arguments and the result of an effect that another run made and did not take back."""
-    queued: EffectQueued | None = None
-    found: tuple[str, Ref | None] | None = None
-    for stored in hand.journal.log.read(holder):
-        if stored.type not in ("EffectQueued", "EffectDelivered", "Compensated"):
-            continue
-        match decode(stored.type, stored.data):
-            case EffectQueued() as event if event.claim == claim and not event.compensates:
-                queued = event
-            case EffectDelivered(node=node, status="done", result=result) if queued and node == queued.node:
-                found = (queued.arguments_digest, result)
-            case EffectQueued(compensates=node) | Compensated(node=node) if queued and node == queued.node:
-                found = None
-            case _:
-                pass
-    return found
 
 
 # Settling

@@ -8,7 +8,8 @@ the rest of the stack as it is and asks a person.
 
 from __future__ import annotations
 
-from setpoint.engine.runs.calls import Calling, bound_ms, settlement, undo_key, within
+from setpoint.engine.runs.calls import Calling, bound_ms, settlement, within
+from setpoint.engine.runs.claims import undo_key
 from setpoint.engine.runs.hand import Hand, Parked, Pauses, unready
 from setpoint.engine.runs.program import CallCode
 from setpoint.kernel.effects import (
