@@ -18,7 +18,7 @@ from setpoint.engine.control import Request, encode_request
 from setpoint.engine.runs.hand import Hand, Shared
 from setpoint.engine.runs.journal import Observer, RunJournal, read_run
 from setpoint.engine.runs.judging import HOW_TO_GIVE_ONE
-from setpoint.engine.runs.messages import drop_late, is_kill
+from setpoint.engine.runs.messages import drop_late, is_kill, request_of
 from setpoint.engine.runs.program import Program, Values
 from setpoint.engine.runs.pursue import pursue
 from setpoint.engine.slots import ModelSlots
@@ -468,8 +468,9 @@ class Runs:
     # Telling
 
     def tell(self, run_id: str, action: str, argument: Any = "", *, by: str, key: str = "") -> bool:
-        """Leave a message for a run; False when one of that key was left before. IllegalTransition when it is over; a
-        report that comes then is recorded and dropped when the run is looked at next.
+        """Leave a message for a run; False when one of that key was left before, also when the run is over since.
+        IllegalTransition when it is over; a report that comes then is recorded and dropped when the run is looked at
+        next. A signal ends a wait whose time was not up when it was left, whenever a worker looks.
 
         ``action``, and its argument: ``pause``, ``resume``, ``cancel``, ``kill``: a reason. ``signal``:
         ``{"name": ..., "payload": ...}``. ``result``, of an effect that was accepted (``Later``): ``{"key": ...,
@@ -478,6 +479,8 @@ class Runs:
         """
         record, _ = read_run(self.log, run_id)
         if record.is_terminal and action != "result":
+            if key and any(known == key for _, known, _ in self.log.inbox(run_id)):
+                return False
             raise IllegalTransition(f"run {run_id} is {record.state} already; {action} does not apply")
         text = argument if isinstance(argument, str) else msgspec.json.encode(argument).decode()
         if len(text) > limits.MESSAGE_BYTES_MAX:
@@ -485,7 +488,17 @@ class Runs:
                 f"a message of {len(text)} characters is above {limits.MESSAGE_BYTES_MAX}; nothing was sent",
                 hint="Keep the content elsewhere and send its name.",
             )
-        return self.log.deliver(run_id, key or self.clock.new_id("rq"), encode_request(Request(action, by, text)))
+        request = Request(action, by, text, self.clock.now_ms())
+        return self.log.deliver(run_id, key or self.clock.new_id("rq"), encode_request(request))
+
+    def resume(self, run_id: str, *, by: str) -> bool:
+        """Leave word that a run goes on which is paused, or was asked to pause and has not done so yet. False when
+        there is nothing to resume."""
+        record, _ = read_run(self.log, run_id)
+        unread = (request_of(data) for _, _, data in self.log.inbox(run_id, record.inbox_position))
+        asked = [one.action for one in (*record.controls, *filter(None, unread)) if one.action in ("pause", "resume")]
+        will_pause = asked[-1] == "pause" if asked else record.state == "PAUSED"
+        return will_pause and not record.is_terminal and self.tell(run_id, "resume", by=by)
 
     # Looking
 

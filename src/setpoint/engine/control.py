@@ -18,13 +18,14 @@ from setpoint.kernel.events import BudgetRaised, ControlApplied, ControlRequeste
 from setpoint.kernel.record import Control
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A message in the inbox of a trajectory. Actions: pause | resume | cancel | kill | answer | raise | interrupt |
     decide, whose argument is the wire form of a signed decision (``kernel.ticket``)."""
 
     action: str
     by: str
     argument: str = ""
+    at_ms: int = 0  # when it was left, by the clock of whoever left it; 0: not said
 
 
 def read_request(data: bytes) -> Request:

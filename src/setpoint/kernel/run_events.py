@@ -104,6 +104,7 @@ class SignalReceived(Event, frozen=True):
     key: str
     position: int
     payload: Ref | None = None
+    at_ms: int = 0  # when it was left for the run; 0: not known
 
 
 class EffectQueued(Event, frozen=True):

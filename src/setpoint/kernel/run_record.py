@@ -126,6 +126,11 @@ class Received(msgspec.Struct, frozen=True, array_like=True):
     signal: str
     key: str
     payload: Ref | None
+    at_ms: int = 0
+
+    def is_for(self, wait: Wait) -> bool:
+        """Whether it ends the wait: of that name, and left before the time was up. A worker may look later."""
+        return self.signal == wait.name and self.at_ms < wait.at_ms
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,12 +302,12 @@ def _without(table: dict[str, Any], node: str) -> dict[str, Any]:
 
 
 def _unconsumed(record: RunRecord, node: str) -> tuple[Received, ...]:
-    """The signals that are left when a node that waited for one goes on: it took the first of that name."""
+    """The signals that are left when a node that waited for one goes on: it took the first that was for it."""
     wait = record.waits.get(node)
     if wait is None or wait.kind != "signal":
         return record.signals
     for place, received in enumerate(record.signals):
-        if received.signal == wait.name:
+        if received.is_for(wait):
             return record.signals[:place] + record.signals[place + 1 :]
     return record.signals
 
@@ -327,7 +332,7 @@ def _awaited(record: RunRecord, event: SignalAwaited) -> RunRecord:
 
 
 def _received(record: RunRecord, event: SignalReceived) -> RunRecord:
-    kept = (*record.signals, Received(event.signal, event.key, event.payload))[-SIGNALS_KEPT_MAX:]
+    kept = (*record.signals, Received(event.signal, event.key, event.payload, event.at_ms))[-SIGNALS_KEPT_MAX:]
     return replace(record, signals=kept, inbox_position=event.position)
 
 

@@ -31,7 +31,7 @@ def take_messages(hand: Hand) -> None:
     """Record every message that was not read yet. Signals, results and decisions take effect at once; control waits
     for whoever walks the run."""
     for position, key, data in hand.journal.log.inbox(hand.run_id, hand.record.inbox_position):
-        request = _request(data)
+        request = request_of(data)
         if request is None:
             hand.journal.add(LateResult(key=key, position=position, reason="it is no message of this runtime"))
             continue
@@ -51,7 +51,8 @@ def take_messages(hand: Hand) -> None:
                 hand.journal.add(_requested(request, key, position))
 
 
-def _request(data: bytes) -> Request | None:
+def request_of(data: bytes) -> Request | None:
+    """What a message asks for, None when it is no message of this runtime."""
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
         return read_request(data)
     return None
@@ -59,7 +60,7 @@ def _request(data: bytes) -> Request | None:
 
 def is_kill(data: bytes) -> bool:
     """Whether a message asks for the run to be killed."""
-    request = _request(data)
+    request = request_of(data)
     return request is not None and request.action == "kill"
 
 
@@ -68,7 +69,7 @@ def drop_late(hand: Hand) -> None:
     if not hand.record.is_terminal:
         return
     for position, _, data in hand.journal.log.inbox(hand.run_id, hand.record.inbox_position):
-        request = _request(data)
+        request = request_of(data)
         if request is not None and request.action == "result":
             reported = str(_read(request.argument).get("key", ""))
             reason = f"the run was {hand.record.state} when it came"
@@ -90,6 +91,7 @@ def _signal(hand: Hand, request: Request, key: str, position: int) -> None:
             key=key,
             position=position,
             payload=None if payload is None else hand.journal.store(payload),
+            at_ms=request.at_ms,
         )
     )
 

@@ -48,6 +48,7 @@ from setpoint.kernel.flow import (
 )
 from setpoint.kernel.keys import digest
 from setpoint.kernel.run_events import BlockEntered, ChildStarted, NodeCompleted, NodeFailed, SignalAwaited, TimerSet
+from setpoint.kernel.run_record import Wait
 
 
 async def walk(hand: Hand, block: Block, path: str, static: str) -> None:
@@ -264,7 +265,7 @@ async def _wait_for(hand: Hand, node: WaitFor, path: str, static: str, block: st
         hand.journal.add(SignalAwaited(node=path, signal=node.signal, until_ms=now + node.timeout_ms))
     code = hand.program.code[static]
     assert isinstance(code, WaitCode)
-    while (payload := _payload(hand, node.signal)) is not None:
+    while (payload := _payload(hand, hand.record.waits[path])) is not None:
         try:
             values = hand.around_step(partial(code.absorb, hand.state_at(path), payload[0]))
         except Exception as error:  # noqa: BLE001  # the sender's fault, not the workflow's: the wait goes on
@@ -282,10 +283,10 @@ async def _wait_for(hand: Hand, node: WaitFor, path: str, static: str, block: st
     return await complete(hand, path, block, {})
 
 
-def _payload(hand: Hand, signal: str) -> tuple[Any] | None:
-    """What the first unread signal of that name carries, None when there is none."""
+def _payload(hand: Hand, wait: Wait) -> tuple[Any] | None:
+    """What the first unread signal that ends the wait carries, None when there is none."""
     for received in hand.record.signals:
-        if received.signal == signal:
+        if received.is_for(wait):
             return (None if received.payload is None else hand.journal.load(received.payload),)
     return None
 
