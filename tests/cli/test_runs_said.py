@@ -48,6 +48,16 @@ def test_a_run_whose_key_is_used_up_is_not_to_be_run_again_as_it_was(shop: Shop)
     assert again["how"] == [] and "the number of the attempt" in again["what"]
 
 
+def test_what_nobody_knows_of_a_killed_run_is_said_and_its_key_is_used_up(shop: Shop):
+    shop.run_order("gift", "A-1", code=16)
+    shop.run("kill", "A-1")
+    told = shop.json("why", "A-1")
+    assert [one["key"] for one in told["open"]] == ["gift:A-1"]
+    assert told["next"]["how"] == [] and "gift:A-1 cannot be used again" in told["next"]["what"]
+    assert "  not known   gift:A-1 (give, compensable)" in shop.inside("why", "A-1").splitlines()
+    shop.run("run", "gift", "--input", '{"order_id": "A-1"}', "--id", "again", code=15)
+
+
 def test_a_run_that_left_nothing_may_be_run_again_and_the_command_names_the_application(shop: Shop):
     shop.run_order("later", "A-1", code=13)
     shop.run("cancel", "A-1")

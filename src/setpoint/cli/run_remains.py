@@ -1,4 +1,4 @@
-"""What a run did outside and what became of it: taken back, or standing. Its own effects and those of its children.
+"""What a run did outside and what became of it: taken back, standing, or open. Its own effects and its children's.
 
 The log alone says it: no application is asked, and none is needed.
 """
@@ -22,14 +22,15 @@ SHOWN_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class Remnant:
-    """One effect that was made. ``has_own_key``: its key is the author's, so that another run can come upon it."""
+    """One effect that was made, or may have been. ``has_own_key``: its key is the author's, so that another run can
+    come upon it."""
 
     node: str
     capability: str
     effect: str
     key: str
     has_own_key: bool
-    is_taken_back: bool
+    became: str  # taken_back | stands | open: nobody knows yet, or any more
 
 
 def remnants_of(account: RunAccount) -> list[Remnant]:
@@ -42,10 +43,11 @@ def _own(account: RunAccount, undone: frozenset[str]) -> Iterator[Remnant]:
     calls = [(path, node) for path, node in walk(account.definition.body, account.record.workflow)]
     keyed = [path for path, node in calls if isinstance(node, Call) and node.capability.has_key]
     for made in effects_of(account.facts):
-        if made.compensates or made.status not in ("done", "undone"):
+        if made.compensates or not (made.is_open or made.status in ("done", "undone")):
             continue
         has_own_key = any(is_below(path, made.node) for path in keyed)
-        yield Remnant(made.node, made.capability, made.effect, made.key, has_own_key, made.node in undone)
+        became = "open" if made.is_open else "taken_back" if made.node in undone else "stands"
+        yield Remnant(made.node, made.capability, made.effect, made.key, has_own_key, became)
 
 
 def _of_children(account: RunAccount, undone: frozenset[str]) -> Iterator[Remnant]:
@@ -58,8 +60,8 @@ def _of_children(account: RunAccount, undone: frozenset[str]) -> Iterator[Remnan
             continue
         for one in remnants_of(child):
             node = f"{fact.event.node}>{one.node}"
-            is_taken_back = one.is_taken_back or node in undone
-            yield Remnant(node, one.capability, one.effect, one.key, one.has_own_key, is_taken_back)
+            became = "taken_back" if node in undone else one.became
+            yield Remnant(node, one.capability, one.effect, one.key, one.has_own_key, became)
 
 
 def _undone(facts: Iterable[Any]) -> frozenset[str]:
@@ -81,17 +83,17 @@ def _undone_above(account: RunAccount) -> frozenset[str]:
 
 
 def remains_document(remnants: Iterable[Remnant]) -> dict[str, list[dict[str, Any]]]:
-    """``taken_back`` and ``stands``."""
-    told: dict[str, list[dict[str, Any]]] = {"taken_back": [], "stands": []}
+    """``taken_back``, ``stands`` and ``open``."""
+    told: dict[str, list[dict[str, Any]]] = {"taken_back": [], "stands": [], "open": []}
     for one in remnants:
         entry = asdict(one)
-        told["taken_back" if entry.pop("is_taken_back") else "stands"].append(entry)
+        told[entry.pop("became")].append(entry)
     return told
 
 
 def remains_said(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Label and text, for a run that was to be taken back: what was, and what stands because nothing takes it back."""
-    for label, found in (("taken back", told["taken_back"]), ("stands", told["stands"])):
+    """Label and text, for a run that was to be taken back: what was, what stands, and of what nobody knows."""
+    for label, found in (("taken back", told["taken_back"]), ("stands", told["stands"]), ("not known", told["open"])):
         if found:
             more = f", and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
             shown = ", ".join(f"{one['key']} ({one['capability']}, {one['effect']})" for one in found[:SHOWN_MAX])
@@ -99,5 +101,5 @@ def remains_said(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def keys_used_up(told: dict[str, Any]) -> list[str]:
-    """Keys of the author's own under which something was made and taken back: no run makes it under them again."""
-    return list(dict.fromkeys(one["key"] for one in told["taken_back"] if one["has_own_key"]))
+    """Keys of the author's own that no other run can use: what was made under them is taken back, or not known."""
+    return list(dict.fromkeys(one["key"] for one in (*told["taken_back"], *told["open"]) if one["has_own_key"]))
