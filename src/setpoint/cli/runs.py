@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
 from argparse import Namespace
@@ -22,7 +21,6 @@ from setpoint.cli.run_account import quoted, waits_of
 from setpoint.cli.run_live import RunWatch, until_said
 from setpoint.cli.terminal import Interrupted, one_line, printable, read_input, say_json, talk
 from setpoint.cli.wording import counted
-from setpoint.engine.control import read_request
 from setpoint.engine.runs.journal import read_run
 from setpoint.engine.runs.program import ChildCode, Program
 from setpoint.kernel.contract import ApprovalRule
@@ -239,21 +237,10 @@ def resume(arguments: Namespace, run_id: str) -> int:
     app = load_app(arguments.app)
 
     async def begin(runtime: Runtime) -> str:
-        record, _ = read_run(runtime.log, run_id)
-        if record.state == "PAUSED" or _is_to_pause(runtime, record):
-            runtime.runs.tell(run_id, "resume", by=finding.me())
+        runtime.runs.resume(run_id, by=finding.me())
         return run_id
 
     return work_on(arguments, app, begin)
-
-
-def _is_to_pause(runtime: Runtime, record: RunRecord) -> bool:
-    """Whether a pause was asked for and not applied yet: it would be now, and a second ``resume`` were needed."""
-    asked: list[str] = [control.action for control in record.controls]
-    for _, _, data in runtime.log.inbox(record.run_id, record.inbox_position):
-        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # no message of this runtime
-            asked.append(read_request(data).action)
-    return next((action == "pause" for action in reversed(asked) if action in ("pause", "resume")), False)
 
 
 def refuse_budget(arguments: Namespace) -> None:
