@@ -67,7 +67,7 @@ def mutated(state: State) -> State:
         (lambda s: {"count": "3"}, {"count": 3}),
         (lambda s: {"order": Order(id="A", cents=1)}, {"order": {"id": "A", "cents": 1}}),
         (lambda s: {"order": {"id": "A", "cents": 1}}, {"order": {"id": "A", "cents": 1}}),
-        (lambda: {"note": "no argument"}, {"note": "no argument"}),
+        (lambda s=None: {"note": s.order_id}, {"note": "A"}),
     ],
 )
 @played

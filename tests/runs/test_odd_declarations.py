@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
 from setpoint import App, Context, capability
 from setpoint.app.typed import DefinitionFault
 from setpoint.app.workflow import approval_terms
 from setpoint.kernel.retry import RatePolicy, RetryPolicy
 
-from .flowkit import In, State, mark, pay
+from .flowkit import In, State, bench, load_order, mark, pay, played
 
 
 async def act(ctx: Context, order_id: str) -> None: ...
@@ -147,3 +148,77 @@ def test_a_declaration_of_the_wrong_type_is_refused_where_it_is_written(declare:
 def test_a_policy_counts_in_whole_numbers(policy: Callable[[], Any]):
     with pytest.raises(ValueError, match="is a whole number, and times are in ms"):
         policy()
+
+
+class Typed(BaseModel):
+    order_id: str = ""
+    number: int = 0
+    text: str = ""
+    texts: list[str] = []
+    label: Literal["a", "b"] = "a"
+    anything: Any = None
+    answer: dict[str, Any] = {}
+    maybe: str | None = None
+
+
+def typed() -> Any:
+    return App("shop").workflow("flow", input=In, state=Typed)
+
+
+def round_() -> Any:
+    return App("other").fragment("body", state=Typed).step("s", lambda s: {"text": "x"})
+
+
+MISFITS: dict[str, tuple[Callable[[], Any], str]] = {
+    "an answer of people in a text": (
+        lambda: typed().approval("a", by=["ops"], show=lambda s: s.text, into="text"),
+        "'outcome': 'granted'.*which is str",
+    ),
+    "a text of a model in a number": (
+        lambda: typed().judge("j", instructions="x", show=lambda s: s.text, into="number"),
+        "puts a text into the field 'number', which is int",
+    ),
+    "a label that is none of the field's": (
+        lambda: typed().judge("j", instructions="x", show=lambda s: s.text, into="label", labels=["a", "c"]),
+        "puts 'c' into the field 'label'",
+    ),
+    "a list in a text": (
+        lambda: typed().map("m", lambda s: s.texts, round_(), item="text", collect="text", into="text"),
+        "puts a list into the field 'text', which is str",
+    ),
+    "an object in a text": (
+        lambda: typed().capability("c", load_order, into="text"),
+        "puts a Order into the field 'text', which is str",
+    ),
+    "a step of nothing": (lambda: typed().step("s", lambda: {"text": "x"}), "takes nothing; it takes the state"),
+}
+
+
+@pytest.mark.parametrize(("declare", "words"), MISFITS.values(), ids=MISFITS)
+def test_what_can_never_fit_its_field_is_refused(declare: Callable[[], Any], words: str):
+    with pytest.raises(DefinitionFault, match=words):
+        declare()
+
+
+def test_what_may_fit_its_field_is_taken():
+    flow = typed()
+    for field in ("anything", "answer"):
+        flow.approval(f"a-{field}", by=["ops"], show=lambda s: s.text, into=field)
+    for field in ("anything", "text", "maybe"):
+        flow.judge(f"j-{field}", instructions="x", show=lambda s: s.text, into=field)
+    flow.judge("j-label", instructions="x", show=lambda s: s.text, into="label", labels=["a", "b"])
+    flow.step("default", lambda s=None: {"text": s.text})
+    assert flow.program.definition.digest
+
+
+@played
+async def test_a_field_that_an_input_does_not_have_is_refused():
+    app = App("shop")
+    inner = app.workflow("inner", input=In, state=State).step("s", lambda s: {"note": "x"})
+    app.workflow("flow", input=In, state=State).workflow("child", inner, input=lambda s: {"order": s.order_id})
+    kit = bench(app)
+    with pytest.raises(DefinitionFault, match="there is no field x; there is cents, order_id"):
+        await kit.start("flow", {"order_id": "A", "x": 1})
+    outcome = await kit.run("flow", {"order_id": "A"})
+    assert outcome.record.state == "PAUSED" and "there is no field order" in outcome.record.message
+    assert outcome.record.children == {}  # nothing was started that anybody could look at

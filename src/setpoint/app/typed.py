@@ -69,6 +69,20 @@ class Fields:
     def names(self) -> frozenset[str]:
         return frozenset(self.schema["properties"])
 
+    def accept(self, given: Any) -> Any:
+        """The author's object of what somebody gives. ValueError when it does not fit, TypeError for a field that there
+        is not: pydantic would drop it without a word."""
+        if isinstance(given, Mapping):
+            unknown = sorted(str(name) for name in set(given) - self.names)  # type: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            if unknown:
+                raise TypeError(f"there is no field {', '.join(unknown)}; there is {', '.join(sorted(self.names))}")
+        return self.adapter.validate_python(given)
+
+    def may_hold(self, field: str, kinds: frozenset[str]) -> bool:
+        """Whether a field can hold a value of one of these kinds (of ``json_kinds``), as far as its type says."""
+        declared = json_kinds(self.schema["properties"][field], self.schema.get("$defs", {}))
+        return declared is None or not kinds.isdisjoint(declared)
+
     def read(self, values: Mapping[str, Any]) -> Any:
         """The author's object of those of ``values`` that are its fields."""
         names = self.schema["properties"]
@@ -191,6 +205,19 @@ def _in_order(value: Any, schema: Any, defs: Mapping[str, Any]) -> Any:
     return sorted(inner, key=msgspec.json.Encoder(order="sorted").encode) if schema.get("uniqueItems") else inner  # type: ignore[reportUnknownMemberType]
 
 
+def json_kinds(schema: Any, defs: Mapping[str, Any] | None = None) -> frozenset[str] | None:
+    """object, array, string, number, boolean, null: what values of a JSON schema are. None when it does not say."""
+    known: Mapping[str, Any] = schema.get("$defs", {}) if defs is None else defs
+    if "$ref" in schema:
+        return json_kinds(known.get(str(schema["$ref"]).rpartition("/")[2], {}), known)
+    for union in ("anyOf", "oneOf"):
+        if union in schema:
+            each = [json_kinds(option, known) for option in schema[union]]
+            return None if None in each else frozenset[str]().union(*filter(None, each))
+    kind = schema.get("type")
+    return frozenset({"number" if kind == "integer" else kind}) if isinstance(kind, str) else None
+
+
 _WORDS = ("title", "description", "examples", "$comment", "deprecated")
 
 
@@ -305,11 +332,11 @@ def unpacked(model: BaseModel) -> Values:
 
 
 def takes(function: Callable[..., Any]) -> int:
-    """How many positional parameters a pure function takes: 1 is the state, 2 the input too."""
+    """How many positional parameters a pure function takes: 1 is the state, 2 the input too, 0 that it takes none."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # a builtin
         return 1
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [one for one in parameters if one.kind in kinds and one.default is one.empty]
-    return len(needed)
+    return len(needed) or int(any(one.kind in (*kinds, inspect.Parameter.VAR_POSITIONAL) for one in parameters))

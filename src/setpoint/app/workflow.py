@@ -26,7 +26,17 @@ from pydantic import ValidationError
 
 from setpoint.app.capability import NAME, Capability
 from setpoint.app.declaring import declaration
-from setpoint.app.typed import DefinitionFault, Fields, Values, adapter_of, fresh, plain_of, structure, takes
+from setpoint.app.typed import (
+    DefinitionFault,
+    Fields,
+    Values,
+    adapter_of,
+    fresh,
+    json_kinds,
+    plain_of,
+    structure,
+    takes,
+)
 from setpoint.engine.runs.program import (
     ApprovalCode,
     BranchCode,
@@ -74,6 +84,11 @@ LABEL = re.compile(r"[^\s/*#]([^/*#\n\t\r]{0,62}[^\s/*#])?")
 """A label is a part of paths."""
 APPROVAL_MS_MAX = 366 * 86_400_000
 """Who has said nothing in a year will not; and every time of a ticket can be shown."""
+
+
+_SCALARS = frozenset({"string", "number", "boolean"})
+_ANSWERS = [{"outcome": outcome, "by": ["ann"], "reason": ""} for outcome in ("granted", "denied", "expired")]
+"""Of people, as ``.approval(into=...)`` puts them into the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +181,8 @@ class Chain(Generic[StateT]):
         no label, or that the field refuses, is asked for again, ``attempts`` times in all; then the run fails.
         """
         self._require_field(name, into)
+        self._require_kind(name, into, frozenset({"string"}), "a text")
+        self._require_fit(name, into, *labels)
         if attempts < 1 or len(set(labels)) != len(labels):
             raise DefinitionFault(f"{self.name}/{name} has {attempts} attempts, at least 1, or repeats a label")
         node = Judge(name=name, instructions=instructions, into=into, labels=tuple(labels), attempts=attempts)
@@ -229,6 +246,7 @@ class Chain(Generic[StateT]):
         if collect is not None and into is not None:
             self._require_field(name, collect)
             self._require_field(name, into)
+            self._require_kind(name, into, frozenset({"array"}), "a list")
         if not 1 <= at_most <= limits.MAP_ITEMS_MAX:
             raise DefinitionFault(
                 f"at_most of {self.name}/{name} is {at_most}; it is 1 to {limits.MAP_ITEMS_MAX}",
@@ -334,6 +352,7 @@ class Chain(Generic[StateT]):
             raise DefinitionFault(f"{self.name}/{name} approves a call (of=) or what it shows (show=), one of the two")
         if into is not None:
             self._require_field(name, into)
+            self._require_fit(name, into, *_ANSWERS)
         terms = approval_terms(by=by, quorum=quorum, each_role=each_role, expires=expires)
         if when is not None:
             terms = _conditional(terms)
@@ -375,6 +394,32 @@ class Chain(Generic[StateT]):
             known = ", ".join(sorted(self._state.names))
             raise DefinitionFault(f"{self.name}/{name} names the field {field!r}; the state has {known}")
 
+    def _require_kind(self, name: str, field: str, kinds: frozenset[str], what: str) -> None:
+        if not self._state.may_hold(field, kinds):
+            declared = _shown(self._state.annotations.get(field, Any))
+            raise DefinitionFault(f"{self.name}/{name} puts {what} into the field {field!r}, which is {declared}")
+
+    def _require_fit(self, name: str, field: str, *values: Any) -> None:
+        """What is known already to go into a field must fit it."""
+        adapter = self._adapter(field)
+        for value in values:
+            try:
+                adapter.validate_python(value, strict=False)
+            except ValidationError as fault:
+                declared = _shown(self._state.annotations.get(field, Any))
+                raise DefinitionFault(
+                    f"{self.name}/{name} puts {value!r} into the field {field!r}, which is {declared}"
+                ) from fault
+
+    def _require_result(self, name: str, capability: Capability, field: str) -> None:
+        """Texts and numbers may pass for each other, where pydantic takes them so."""
+        kinds = json_kinds(capability.signature.result_schema)
+        if kinds is None or capability.signature.result_type is type(None):
+            return
+        if not kinds.isdisjoint(_SCALARS):
+            kinds |= _SCALARS
+        self._require_kind(name, field, kinds, f"a {_shown(capability.signature.result_type)}")
+
     def _require_label(self, name: str, label: Any) -> None:
         if not isinstance(label, str) or not LABEL.fullmatch(label):
             raise DefinitionFault(
@@ -391,6 +436,11 @@ class Chain(Generic[StateT]):
                 f"{function!r} at {self.name}/{name} is {kind}; a plain function of the state is needed"
             )
         count = takes(function)
+        if count == 0:
+            raise DefinitionFault(
+                f"a function at {self.name}/{name} takes nothing; it takes the state, and the input if it wants",
+                hint="Write lambda state: ...",
+            )
         if count > 2:
             raise DefinitionFault(
                 f"a function at {self.name}/{name} takes {count} arguments; it may take the state, and the input"
@@ -418,6 +468,7 @@ class Chain(Generic[StateT]):
         if into is not None:
             if into:
                 self._require_field(name, into)
+                self._require_result(name, capability, into)
             return into or None
         result = capability.signature.result_type
         if result in (None, type(None)):
@@ -549,7 +600,7 @@ class Workflow(Chain[StateT], Generic[InputT, StateT]):
     def begin(self, input: Any) -> tuple[Values, Values]:
         """(input, first state) as plain JSON. InputFault when the input does not fit."""
         try:
-            given = self.input_fields.adapter.validate_python(input)
+            given = self.input_fields.accept(input)
             values = self.input_fields.write(given)
             first = self._state.write(self._state.read(values)) if self._initial is None else None
         except (ValueError, TypeError) as fault:
@@ -670,8 +721,6 @@ def _merged(tables: Iterable[Mapping[str, Capability]]) -> dict[str, Capability]
 
 
 def _read(state: Fields, input: Fields | None, function: Pure, count: int, values: Values, given: Values) -> Any:
-    if count == 0:
-        return function()
     if count == 1:
         return function(state.read(fresh(values)))
     return function(state.read(fresh(values)), fresh(given) if input is None else input.read(fresh(given)))
@@ -750,7 +799,7 @@ def _given(capability: Capability, function: Any, values: Values, given: Values)
 
 
 def _input_for(function: Any, workflow: Workflow[Any, Any], values: Values, given: Values) -> Values:
-    return workflow.input_fields.write(workflow.input_fields.adapter.validate_python(function(values, given)))
+    return workflow.input_fields.write(workflow.input_fields.accept(function(values, given)))
 
 
 def _whole(values: Values, given: Values) -> Values:

@@ -294,15 +294,14 @@ def _payload(hand: Hand, wait: Wait) -> tuple[Any] | None:
 async def _child(hand: Hand, node: Child, path: str, static: str, block: str) -> None:
     code = hand.program.code[static]
     assert isinstance(code, ChildCode)
-    child_id = hand.record.children.get(path)
-    if child_id is None:
-        # Fixed before it is started, so that a crash in between starts the same one again.
-        child_id = "rn-" + digest([hand.run_id, path])[7:23]
-        await hand.journal.write(ChildStarted(node=path, run_id=child_id))
+    # The same one every time, so that a crash between its start and what is recorded of it starts no other.
+    child_id = hand.record.children.get(path) or "rn-" + digest([hand.run_id, path])[7:23]
     ended = hand.child_outcome(child_id)
     if ended is None:
         values = run_code(hand, path, "the input", code.input, hand.state_at(path), hand.input)
         begun = run_code(hand, path, "the first state", code.program.begin, values)
+        if path not in hand.record.children:
+            await hand.journal.write(ChildStarted(node=path, run_id=child_id))
         await hand.start_child(hand, child_id, code.program, begun, path)
         raise Parked
     record, output = ended
