@@ -289,7 +289,10 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda w: w.approval("ok", by="ops", show=lambda s: {}), "by= of approval ok is 'ops'; it is a list of texts"),
     (lambda w: w.approval("ok", by=["a", "a"], show=lambda s: {}), "by=['a', 'a'] names no roles, or one twice"),
     (lambda w: w.approval("ok", by=["a"], quorum=0, show=lambda s: {}), "quorum is 0; it is 1 to 100"),
-    (lambda w: w.approval("ok", by=["a"], quorum=True, show=lambda s: {}), "quorum= of approval ok is True; it is a whole number"),
+    (
+        lambda w: w.approval("ok", by=["a"], quorum=True, show=lambda s: {}),
+        "quorum= of approval ok is True; it is a whole number",
+    ),
     (lambda w: w.approval("ok", by=["a"], expires="99999d", show=lambda s: {}), "an approval that expires after"),
     (of_unknown, "refund/ok approves the call of refund/pay, and there is no such call beside it"),
     (of_earlier, "refund/ok approves the call of refund/pay, which comes before it"),

@@ -124,7 +124,9 @@ class Odd:
     pass
 
 
-@pytest.mark.parametrize("given", [None, 7, Odd(), float("nan"), "\ud800"], ids=["None", "7", "odd", "nan", "half a surrogate"])
+@pytest.mark.parametrize(
+    "given", [None, 7, Odd(), float("nan"), "\ud800"], ids=["None", "7", "odd", "nan", "half a surrogate"]
+)
 @pytest.mark.parametrize("effect", ["keyed", "compensable", "irreversible"])
 @played
 async def test_an_effect_whose_result_cannot_be_used_is_made_once_and_a_person_gives_the_result(given, effect):
