@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
+AT_ONCE := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long check docs bench real clean
 
 help:
-	@echo "make demo       install, then play the three-turn story offline"
+	@echo "make demo       install, then play the three-turn story and the refund desk, offline"
 	@echo "make test       install what tests need, run the default suite"
 	@echo "make test-long  the crash sweeps, power-loss sweep and real repositories too"
 	@echo "make check      linters, types, import layers, generated pages, then the default suite"
@@ -27,11 +28,13 @@ $(STAMPS)/%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
 	@touch $@
 
-demo: $(STAMPS)/pytest
+demo: $(STAMPS)/demo
 	$(BIN)/setpoint demo parse-timeout
+	$(BIN)/setpoint demo refund
 
+# One process a core; a file of tests stays together, since its fixtures are dear.
 test: $(STAMPS)/test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(AT_ONCE)
 
 test-long: $(STAMPS)/test
 	$(BIN)/python -m pytest -m "slow or not slow" --timeout 1800
@@ -42,7 +45,7 @@ check: $(STAMPS)/dev
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(AT_ONCE)
 
 docs: $(STAMPS)/dev
 	$(BIN)/python docs/generate.py

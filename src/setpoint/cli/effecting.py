@@ -157,7 +157,7 @@ def _effect(runtime: Runtime, arguments: Namespace) -> tuple[RunRecord, Effect]:
     found = [
         (record, effect)
         for record, effect in open_ones
-        if arguments.key in (effect.key, effect.claim) and effect.status in ("unknown", "pending")
+        if arguments.key in (effect.key, effect.claim) and _can_settle(effect, arguments)
     ]
     if len(found) == 1:
         return found[0]
@@ -177,6 +177,12 @@ def _effect(runtime: Runtime, arguments: Namespace) -> tuple[RunRecord, Effect]:
         f"no effect with the key {arguments.key!r} waits to be settled{settled}",
         hint="`setpoint effects list --open` lists those that do.",
     )
+
+
+def _can_settle(effect: Effect, arguments: Namespace) -> bool:
+    """Whether a person has something to say of it: what became of it, or the result that its node could not use."""
+    made = effect.status == "happened" and not effect.compensates
+    return effect.status in ("unknown", "pending") or (made and arguments.happened)
 
 
 def _open_effects(runtime: Runtime, arguments: Namespace) -> list[tuple[RunRecord, Effect]]:
