@@ -115,7 +115,7 @@ class LogSuite(BesideTests):
     # Appending and reading.
 
     def test_what_was_appended_is_read_back_chained(self, run):
-        """R050 R167 R171"""
+        """R050 R167 R171, R062"""
 
         async def body(log):
             lease = begin(log)
