@@ -28,7 +28,7 @@ from tests.examples.refund_desk import (
 from setpoint import InputFault
 from setpoint.demo.refund import refunds
 from setpoint.demo.refund.bank import Bank
-from setpoint.kernel.run_events import EffectDelivered
+from setpoint.kernel.run_events import EffectDelivered, NodeFailed
 from setpoint.testing import ScriptedReplies, call, reply
 
 # As told in the README
@@ -194,6 +194,25 @@ def test_troubles_of_the_way_back_reverse_a_refund_once(place: Path) -> None:
                     assert (outcome.record.state, outcome.record.reason) == ("FAILED", "Declined"), trouble
                 ledger = bank.ledger()
                 assert (len(ledger["refunds"]), len(ledger["reversals"]), ledger["letters"]) == (1, 1, []), trouble
+
+    asyncio.run(scenario())
+
+
+def test_a_way_back_that_the_bank_declines_waits_for_a_person_who_tells_it_again(place: Path) -> None:
+    """R191: a no is not tried again by itself, and nothing is forgotten by it."""
+
+    async def scenario() -> None:
+        with Bank(place / "bank.db", dedup=False) as bank:
+            bank.trouble("normal", "normal", "decline")
+            async with desk(place, bank) as runtime:
+                outcome = await ask(runtime, "A-1003", "customer:31")
+                assert (outcome.record.state, outcome.record.reason) == ("PAUSED", "CompensationFailed")
+                assert [one.kind for one in events(runtime, outcome.run_id, NodeFailed)] == ["declined", "declined"]
+                assert bank.ledger()["reversals"] == []
+                assert runtime.runs.resume(outcome.run_id, by="ops")
+                outcome = await runtime.runs.wait(outcome.run_id)
+                assert (outcome.record.state, outcome.record.reason) == ("FAILED", "Declined")
+            assert len(bank.ledger()["reversals"]) == 1
 
     asyncio.run(scenario())
 

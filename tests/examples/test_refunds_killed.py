@@ -19,6 +19,7 @@ from tests.examples.refund_desk import (
     CHILD,
     Children,
     desk,
+    events,
     many,
     paid,
     store_of,
@@ -27,6 +28,7 @@ from tests.examples.refund_desk import (
 from setpoint.app.runs import RunOutcome
 from setpoint.demo.refund import refunds
 from setpoint.demo.refund.bank import Bank
+from setpoint.kernel.run_events import NodeFailed
 
 pytestmark = pytest.mark.timeout(400)  # dozens of processes, each of which syncs; the machine may do other things
 
@@ -203,6 +205,11 @@ def refund_many(place: Path, seed: int, *, orders: int, seconds: float, dedup: b
                                 asked.append((order, run_id))
                                 open_runs.add(run_id)
                         left = {one: runtime.runs.record(one) for one in open_runs}
+                        for one, record in left.items():
+                            if record.state == "PAUSED":  # the bank said no to the way back: a person tells it again
+                                last = events(runtime, one, NodeFailed)[-1]
+                                assert (record.reason, last.kind) == ("CompensationFailed", "declined"), (said, record)
+                                runtime.runs.resume(one, by="ops")
                         assert time.monotonic() < began + seconds + late, (
                             said, {one: (record.state, record.reason, record.waits) for one, record in left.items()}
                         )  # fmt: skip

@@ -220,8 +220,9 @@ async def _failed(hand: Hand, standing: Standing, path: str, key: str, outcome: 
             NodeFailed(node=path, kind="transient", message=reason, attempt=attempt, retry_at_ms=at)
         )
         raise Parked
+    kind = "declined" if isinstance(outcome, Declined) else "transient"
     await hand.journal.write(
-        NodeFailed(node=path, kind="transient", message=reason, attempt=attempt),
+        NodeFailed(node=path, kind=kind, message=reason, attempt=attempt),
         EffectUnknown(node=path, key=key, reason=f"it could not be taken back: {reason}"),
     )
     raise Pauses(
