@@ -14,18 +14,18 @@ import msgspec
 from msgspec.structs import replace
 
 from setpoint.engine.journal import holds_fraction, timestamp
+from setpoint.engine.reading import Reading
 from setpoint.kernel import limits
-from setpoint.kernel.errors import DuplicateEffect, LogCorrupt, StatementRefused, UnknownTrajectory
+from setpoint.kernel.errors import DuplicateEffect, StatementRefused
 from setpoint.kernel.events import Event, Ref, encode
 from setpoint.kernel.keys import digest_bytes
 from setpoint.kernel.run_events import EffectQueued, decode
 from setpoint.kernel.run_record import RunRecord, Scope, fold_run
 from setpoint.ports.clock import Clock
-from setpoint.ports.log import WAKE_AS_BEFORE, ZERO_HASH, Beside, Draft, Head, Lease, Log, Statement
+from setpoint.ports.log import WAKE_AS_BEFORE, Beside, Draft, Head, Lease, Log, Statement
 
 Observer = Callable[[Event, RunRecord], None]
 _json = msgspec.json.Encoder(order="sorted")
-_record_decoder = msgspec.json.Decoder(RunRecord)
 
 
 class RunJournal:
@@ -200,25 +200,15 @@ def is_small(value: Any) -> bool:
     return not holds_fraction(value) and len(_json.encode(value)) <= limits.INLINE_BYTES_MAX
 
 
+_RUNS: Reading[RunRecord] = Reading(
+    lambda stream: RunRecord(run_id=stream),
+    msgspec.json.Decoder(RunRecord),
+    lambda record, stored: fold_run(record, decode(stored.type, stored.data)),
+    lambda record: record.run_id,
+    "this run was never started",
+)
+
+
 def read_run(log: Log, run_id: str) -> tuple[RunRecord, Head]:
-    """The record and head of a run, folded from its newest sound checkpoint. UnknownTrajectory, LogCorrupt."""
-    record, head = RunRecord(run_id=run_id), Head(0, ZERO_HASH)
-    checkpoint = log.checkpoint(run_id)
-    if checkpoint is not None:
-        try:
-            found = _record_decoder.decode(checkpoint.record)
-        except msgspec.DecodeError:  # it only spares folding
-            found = record
-        if (found.run_id, found.seq) == (run_id, checkpoint.seq):
-            record, head = found, Head(checkpoint.seq, checkpoint.hash)
-    at = record.last_event_at
-    for stored in log.read(run_id, head.seq, prev=head.hash):
-        record = fold_run(record, decode(stored.type, stored.data))
-        head, at = Head(stored.seq, stored.hash), stored.at
-    if head.seq == 0:
-        raise UnknownTrajectory(f"run {run_id} holds no event; it was never started")
-    if record.seq != head.seq:
-        raise LogCorrupt(
-            f"the record of {run_id} folded {record.seq} events of {head.seq}", stream=run_id, seq=head.seq
-        )
-    return replace(record, last_event_at=at), head
+    """The record and head of a run. Raises as ``Reading.read`` does."""
+    return _RUNS.read(log, run_id, verify_all=False)

@@ -13,20 +13,19 @@ import msgspec
 from msgspec.structs import replace
 
 from setpoint.engine.journal import timestamp
+from setpoint.engine.reading import Reading
 from setpoint.engine.runs.journal import is_small
 from setpoint.kernel import limits
-from setpoint.kernel.errors import LogCorrupt, UnknownTrajectory
 from setpoint.kernel.events import Event, Ref, encode
 from setpoint.kernel.keys import digest_bytes
 from setpoint.kernel.session_events import decode
 from setpoint.kernel.session_record import SessionRecord, fold_session
 from setpoint.ports.clock import Clock
-from setpoint.ports.log import ZERO_HASH, Draft, Head, Lease, Log
+from setpoint.ports.log import Draft, Head, Lease, Log
 
 KIND = "session"
 Observer = Callable[[Event, SessionRecord], None]
 _json = msgspec.json.Encoder(order="sorted")
-_record_decoder = msgspec.json.Decoder(SessionRecord)
 
 
 def stream_of(session_id: str) -> str:
@@ -104,26 +103,15 @@ class SessionJournal:
         return self.log.payload(ref.ref)
 
 
+_SESSIONS: Reading[SessionRecord] = Reading(
+    lambda stream: SessionRecord(session_id=stream.removeprefix(stream_of(""))),
+    msgspec.json.Decoder(SessionRecord),
+    lambda record, stored: fold_session(record, decode(stored.type, stored.data)),
+    lambda record: stream_of(record.session_id),
+    "this session was never opened",
+)
+
+
 def read_session(log: Log, session_id: str) -> tuple[SessionRecord, Head]:
-    """The record and head of a session, from its newest sound checkpoint. UnknownTrajectory, LogCorrupt."""
-    stream = stream_of(session_id)
-    record, head = SessionRecord(session_id=session_id), Head(0, ZERO_HASH)
-    checkpoint = log.checkpoint(stream)
-    if checkpoint is not None:
-        try:
-            found = _record_decoder.decode(checkpoint.record)
-        except msgspec.DecodeError:  # it only spares folding
-            found = record
-        if (found.session_id, found.seq) == (session_id, checkpoint.seq):
-            record, head = found, Head(checkpoint.seq, checkpoint.hash)
-    at = record.last_event_at
-    for stored in log.read(stream, head.seq, prev=head.hash):
-        record = fold_session(record, decode(stored.type, stored.data))
-        head, at = Head(stored.seq, stored.hash), stored.at
-    if head.seq == 0:
-        raise UnknownTrajectory(f"session {session_id} holds no event; it was never opened")
-    if record.seq != head.seq:
-        raise LogCorrupt(
-            f"the record of session {session_id} folded {record.seq} events of {head.seq}", stream=stream, seq=head.seq
-        )
-    return replace(record, last_event_at=at), head
+    """The record and head of a session. Raises as ``Reading.read`` does."""
+    return _SESSIONS.read(log, stream_of(session_id), verify_all=False)
