@@ -12,15 +12,16 @@ from typing import Any
 import msgspec
 
 from setpoint.engine.context import build_context, record_context
+from setpoint.engine.model_events import model_failed, model_replied
 from setpoint.engine.pursuit import Pursuit
 from setpoint.kernel import limits
 from setpoint.kernel.budget import Stage
-from setpoint.kernel.events import ModelFailed, ModelReplied, Routed
-from setpoint.kernel.proposal import Reply, Usage
+from setpoint.kernel.events import Routed
+from setpoint.kernel.proposal import Reply
 from setpoint.kernel.spelling import encodable, encodable_json
 from setpoint.phases.p1_context.compaction import ContextTooLarge
 from setpoint.phases.p1_context.continuation import over_spend, project
-from setpoint.phases.p2_proposal.invoke import Answered, Failed, invoke, price
+from setpoint.phases.p2_proposal.invoke import Answered, Failed, invoke
 from setpoint.phases.p2_proposal.routing import NextRoute, NoRoute, Retry, after_failure
 from setpoint.ports.proposer import Context, Proposer
 
@@ -33,7 +34,8 @@ async def ask_model(p: Pursuit, stage: Stage, context: Context) -> bool:
         deadline = min(limits.MODEL_CALL_MS_MAX, max(1, p.wall_ms_left()))
         match await invoke(proposer, context, deadline, p.clock):
             case Answered() as answer:
-                _replied(p, answer, proposer)
+                spilled = p.journal.spill_json(encodable_json(answer.reply.document()))
+                p.journal.emit(model_replied(proposer, answer, *spilled))
                 return True
             case Failed() as failure:
                 following = await _failed(p, failure, proposer, stage, context)
@@ -53,44 +55,10 @@ def recorded_reply(p: Pursuit) -> Reply:
     return Reply.of(document)
 
 
-def _replied(p: Pursuit, answer: Answered, proposer: Proposer) -> None:
-    reply = answer.reply
-    inline, ref = p.journal.spill_json(encodable_json(reply.document()))
-    p.journal.emit(
-        ModelReplied(
-            route=proposer.route,
-            reply=inline,
-            reply_ref=ref,
-            stop=reply.stop,
-            input_tokens=reply.usage.input_tokens,
-            output_tokens=reply.usage.output_tokens,
-            cached_tokens=reply.usage.cached_tokens,
-            usd_micros=price(reply.usage, proposer.limits),
-            latency_ms=answer.latency_ms,
-            model=encodable(reply.model),
-            cursor=reply.cursor,
-        )
-    )
-
-
 async def _failed(p: Pursuit, failure: Failed, proposer: Proposer, stage: Stage, context: Context) -> Context | None:
     """Record the failure and find the context of the next call; None when there is none to make."""
-    fault, usage = failure.fault, failure.fault.usage
-    spent = usage if isinstance(usage, Usage) else Usage()
-    p.journal.emit(
-        ModelFailed(
-            route=proposer.route,
-            kind=fault.kind,
-            message=encodable(fault.message)[:500],
-            input_tokens=spent.input_tokens,
-            output_tokens=spent.output_tokens,
-            cached_tokens=spent.cached_tokens,
-            usd_micros=price(spent, proposer.limits),
-            latency_ms=failure.latency_ms,
-            retry_after_ms=fault.retry_after_ms or 0,
-            cursor=fault.cursor,
-        )
-    )
+    fault = failure.fault
+    p.journal.emit(model_failed(proposer, failure))
     if p.wall_ms_left() <= 0:
         return None  # the next boundary says that the wall budget is used up
     match after_failure(p.record, fault.kind, fault.retry_after_ms or 0):
