@@ -618,3 +618,17 @@ def test_only_a_server_that_syncs_claims_to_survive_a_power_cut(postgres_url, db
     finally:
         db.execute("ALTER SYSTEM RESET ALL")
         db.execute("SELECT pg_reload_conf()")
+
+
+def test_nothing_of_a_released_stream_is_left_in_memory(run):
+    """L12"""
+
+    async def body(log):
+        for n in range(20):
+            lease = begin(log, f"t-{n}")
+            await log.append(lease, EMPTY, drafts("a"))
+            log.inbox(f"t-{n}")
+            log.release(lease)
+        assert [len(table) for table in (log._templates, log._leased, log._commits._under_way)] == [0] * 3
+
+    run(body)

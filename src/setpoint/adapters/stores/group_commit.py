@@ -20,10 +20,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from setpoint.adapters.stores.leases import closed
 from setpoint.adapters.stores.sealing import Row
-from setpoint.ports.log import Beside, Head
+from setpoint.ports.log import ZERO_HASH, Beside, Head
 
 LINGER_S = 0.005  # far below any model's reply time, above a scripted turn: the two commits of a fast turn become one
 QUEUE_MAX = 4_096  # jobs; beyond it an append waits for the disk whatever it asked for
@@ -98,6 +99,22 @@ class GroupCommit:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
+
+    async def wait_for(self, job: Job) -> None:
+        """Queue a job and return when it is written, or raise why it was refused."""
+        loop = asyncio.get_running_loop()
+        waiter = Waiter(loop, loop.create_future())
+        self.enter(replace(job, waiter=waiter))
+        await waiter.future
+
+    async def flush(self, stream: str) -> None:
+        """Return when all that was entered before is written; raise what an append of the stream that nobody waited
+        for ran into."""
+        if not self.is_settled:
+            nowhere = Head(0, ZERO_HASH)
+            await self.wait_for(Job(stream, None, nowhere, nowhere))
+        if failure := self.take_failure(stream):
+            raise failure
 
     def try_write(self, job: Job) -> bool:
         """Write a job nobody waits for, and all that is queued before it, on this thread; False: it was not entered.

@@ -10,7 +10,6 @@ Leases are timed by the database's clock, so that workers whose clocks differ ag
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from setpoint.adapters.stores.beside import refuse_unfit
-from setpoint.adapters.stores.group_commit import GroupCommit, Job, Waiter
+from setpoint.adapters.stores.group_commit import GroupCommit, Job
 from setpoint.adapters.stores.leases import (
     closed,
     held_by_other,
@@ -128,35 +127,20 @@ class PostgresLog:
             template = self._templates[lease.stream] = envelope_template(lease.stream)
         rows, head = seal(template, expected, events)
         digested = [(hash_raw(digest_bytes(content)), content) for content in payloads]
+        job = Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint, None, beside)
         if durable or self._commits.is_full:
-            loop = asyncio.get_running_loop()
-            waiter = Waiter(loop, loop.create_future())
-            self._commits.enter(
-                Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint, waiter, beside)
-            )
-            await waiter.future
+            await self._commits.wait_for(job)
         else:
-            self._commits.enter(
-                Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint, None, beside)
-            )
+            self._commits.enter(job)
         if beside is not None and beside.wake_ms > 0:
-            self._mail = (
-                0.0,
-                {},
-            )  # whoever goes to sleep looks once more for what was delivered meanwhile, and sees it
+            # Whoever goes to sleep looks once more for what was delivered meanwhile, and sees it.
+            self._mail = (0.0, {})
         return head
 
     async def flush(self, stream: str) -> None:
         """As the port says; also tells a failure of an earlier append that nobody waited for."""
         self._refuse_closed()
-        if not self._commits.is_settled:
-            loop = asyncio.get_running_loop()
-            waiter = Waiter(loop, loop.create_future())
-            nowhere = Head(0, ZERO_HASH)
-            self._commits.enter(Job(stream, None, nowhere, nowhere, waiter=waiter))
-            await waiter.future
-        if failure := self._commits.take_failure(stream):
-            raise failure
+        await self._commits.flush(stream)
 
     def head(self, stream: str) -> Head:
         row = self._one("SELECT seq, hash FROM setpoint.stream WHERE stream_id = %s", stream)
@@ -234,14 +218,18 @@ class PostgresLog:
         return Lease(lease.stream, lease.fence, lease.owner, expires)
 
     def release(self, lease: Lease) -> None:
-        """Free the lease once everything appended under it is written; a lease that was lost stays as it is."""
-        self._commits.settle()
+        """Free the lease once everything appended under it is written; a lease that was lost stays as it is.
+
+        Nothing of the stream is left in memory: a store serves any number of streams that wait.
+        """
+        self._commits.settle(lease.stream)
         with self._transaction("releasing a lease") as db:
             db.execute(
                 "UPDATE setpoint.stream SET owner = NULL, expires_at_ms = 0 WHERE stream_id = %s AND fence = %s",
                 [lease.stream, lease.fence],
             )
         self._leased.discard(lease.stream)
+        self._templates.pop(lease.stream, None)
 
     def holder(self, stream: str) -> Lease | None:
         rows = self._fetch(_LEASE, stream)

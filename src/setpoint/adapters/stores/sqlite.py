@@ -18,7 +18,7 @@ from typing import Any
 
 from setpoint.adapters.stores.beside import refuse_unfit
 from setpoint.adapters.stores.file_system import VOLATILE, file_system_of
-from setpoint.adapters.stores.group_commit import GroupCommit, Job, Waiter
+from setpoint.adapters.stores.group_commit import GroupCommit, Job
 from setpoint.adapters.stores.leases import (
     closed,
     held_by_other,
@@ -112,46 +112,29 @@ class SqliteLog:
             template = self._templates[lease.stream] = envelope_template(lease.stream)
         rows, head = seal(template, expected, events)
         digested = [(hash_raw(digest_bytes(content)), content) for content in payloads] if payloads else ()
+        job = Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint, None, beside)
         if (
             durable
             and len(self._leased) == 1
             and not (beside and beside.statements)  # who knows how long they take
-            and self._commits.try_write(
-                Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint, None, beside)
-            )
+            and self._commits.try_write(job)
         ):
             if failure := self._commits.take_failure(lease.stream, lease.fence):
                 raise failure
             await asyncio.sleep(0)  # whatever else the loop holds has its turn, as it would during a sync elsewhere
         elif durable or self._commits.is_full:
-            loop = asyncio.get_running_loop()
-            waiter = Waiter(loop, loop.create_future())
-            self._commits.enter(
-                Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint, waiter, beside)
-            )
-            await waiter.future
+            await self._commits.wait_for(job)
         else:
-            self._commits.enter(
-                Job(lease.stream, lease.fence, expected, head, rows, digested, checkpoint, None, beside)
-            )
+            self._commits.enter(job)
         if beside is not None and beside.wake_ms > 0:
-            self._mail = (
-                0.0,
-                -1,
-            )  # whoever goes to sleep looks once more for what was delivered meanwhile, and sees it
+            # Whoever goes to sleep looks once more for what was delivered meanwhile, and sees it.
+            self._mail = (0.0, -1)
         return head
 
     async def flush(self, stream: str) -> None:
         """As the port says; also tells a failure of an earlier append that nobody waited for."""
         self._refuse_closed()
-        if not self._commits.is_settled:
-            loop = asyncio.get_running_loop()
-            waiter = Waiter(loop, loop.create_future())
-            nowhere = Head(0, ZERO_HASH)
-            self._commits.enter(Job(stream, None, nowhere, nowhere, waiter=waiter))
-            await waiter.future
-        if failure := self._commits.take_failure(stream):
-            raise failure
+        await self._commits.flush(stream)
 
     def head(self, stream: str) -> Head:
         row = self._one("SELECT seq, hash FROM stream WHERE stream_id=?", stream)
