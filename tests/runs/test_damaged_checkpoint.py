@@ -29,7 +29,7 @@ def counting() -> App:
 
 DAMAGES = {
     "no JSON": "UPDATE checkpoint SET record = X'00'",
-    "another record": "UPDATE checkpoint SET record = CAST('{\"run_id\": \"rn-other\"}' AS BLOB)",
+    "another record": 'UPDATE checkpoint SET record = CAST(\'{"run_id": "rn-other"}\' AS BLOB)',
     "another event's hash": "UPDATE checkpoint SET hash = zeroblob(32)",
 }
 

@@ -25,10 +25,11 @@ from setpoint.kernel.flow import (
     Parallel,
     Repeat,
     Use,
+    in_same_rounds,
     join,
 )
 from setpoint.kernel.obligations import broken_obligations, prove
-from setpoint.kernel.pathways import Walk, in_same_rounds, ways
+from setpoint.kernel.pathways import Walk, ways
 from setpoint.kernel.protocol import PARTS, CallModel, Part, check_call, check_protocol
 
 from .definitions import OPS, branch, call, definition, definitions, step, wire

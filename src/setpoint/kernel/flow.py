@@ -233,3 +233,15 @@ def is_below(pattern: str, path: str) -> bool:
     return len(wanted) == len(found) and all(
         w == f or (w == "*" and f.isdigit()) for w, f in zip(wanted, found, strict=True)
     )
+
+
+def in_same_rounds(of: str, path: str) -> str | None:
+    """The path of the call ``of`` that an approval node at ``path`` (in a run, or static) stands for; None when it is
+    asked for once and the call is made in every round of a repetition."""
+    here = path.split("/")
+    found: list[str] = []
+    for at, name in enumerate(of.split("/")):
+        if name == "*" and not (at < len(here) and (here[at] == "*" or here[at].isdigit())):
+            return None
+        found.append(here[at] if name == "*" else name)
+    return "/".join(found)

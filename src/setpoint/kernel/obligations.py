@@ -31,10 +31,11 @@ from setpoint.kernel.flow import (
     Map,
     Parallel,
     Repeat,
+    in_same_rounds,
     join,
     walk,
 )
-from setpoint.kernel.pathways import Offence, TooManyPaths, Walk, in_same_rounds, is_pivot_call, ways
+from setpoint.kernel.pathways import Offence, TooManyPaths, Walk, is_pivot_call, ways
 from setpoint.kernel.protocol import check_protocol
 
 Standing = Literal["holds", "conditional", "broken", "not tried"]

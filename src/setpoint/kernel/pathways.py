@@ -34,6 +34,7 @@ from setpoint.kernel.flow import (
     Step,
     Use,
     WaitFor,
+    in_same_rounds,
     join,
     walk,
 )
@@ -260,18 +261,6 @@ def is_pivot_call(node: AnyNode) -> bool:
 def can_be_undone(contract: Contract) -> bool:
     """Whether a failing run would take its effect back."""
     return contract.effect == "compensable" or contract.has_compensator
-
-
-def in_same_rounds(of: str, path: str) -> str | None:
-    """The path of the call ``of`` that an approval node at ``path`` (in a run, or static) stands for; None when it is
-    asked for once and the call is made in every round of a repetition."""
-    here = path.split("/")
-    found: list[str] = []
-    for at, name in enumerate(of.split("/")):
-        if name == "*" and not (at < len(here) and (here[at] == "*" or here[at].isdigit())):
-            return None
-        found.append(here[at] if name == "*" else name)
-    return "/".join(found)
 
 
 def ways(block: Block) -> int:

@@ -6,8 +6,13 @@ the same sentences. What ``__all__`` lists is public; kernel values that cross a
 
 from setpoint.kernel.contract import Criterion, Invariant, Level, Limits, Mount, Tier
 from setpoint.kernel.evidence import Counts, Evidence, Failure, Verdict
+from setpoint.kernel.flow import Contract
 from setpoint.kernel.proposal import RawCall, Reply, StopReason, Usage
+from setpoint.kernel.quorum import Entitled
+from setpoint.kernel.ticket import SignedDecision, Ticket
+from setpoint.ports.approver import Approvers, Rejected
 from setpoint.ports.clock import Clock
+from setpoint.ports.effector import Effector, Later
 from setpoint.ports.log import Beside, Checkpoint, Draft, Head, Lease, Log, Statement, Stored, StreamInfo
 from setpoint.ports.proposer import Context, Part, Proposer, RouteLimits, ToolSpec, Zone
 from setpoint.ports.sandbox import (
@@ -39,6 +44,7 @@ __all__ = [
     "SEALED_AT",
     "WORKSPACE_AT",
     "Action",
+    "Approvers",
     "Beside",
     "BindView",
     "Candidate",
@@ -50,15 +56,19 @@ __all__ = [
     "Clock",
     "CommitReceipt",
     "Context",
+    "Contract",
     "Counts",
     "Criterion",
     "Draft",
+    "Effector",
+    "Entitled",
     "Entry",
     "Evidence",
     "Failure",
     "Finished",
     "Head",
     "Invariant",
+    "Later",
     "Lease",
     "Level",
     "Limits",
@@ -68,16 +78,19 @@ __all__ = [
     "Part",
     "Proposer",
     "RawCall",
+    "Rejected",
     "Reply",
     "ResolvedPath",
     "RouteLimits",
     "Sandbox",
     "SandboxReport",
     "Scratch",
+    "SignedDecision",
     "Statement",
     "StopReason",
     "Stored",
     "StreamInfo",
+    "Ticket",
     "Tier",
     "ToolSpec",
     "Usage",

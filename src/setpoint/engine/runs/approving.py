@@ -18,7 +18,7 @@ from setpoint.engine.runs.hand import Fails, Hand, Parked, run_code
 from setpoint.engine.runs.program import ApprovalCode, CallCode, Guard, Reading, Values
 from setpoint.kernel.effects import EffectClass
 from setpoint.kernel.errors import Fault
-from setpoint.kernel.flow import Approval, ApprovalTerms, Call, Contract, exact, walk
+from setpoint.kernel.flow import Approval, ApprovalTerms, Call, Contract, exact, in_same_rounds, walk
 from setpoint.kernel.keys import digest
 from setpoint.kernel.limits import APPROVAL_TICKET_BYTES_MAX
 from setpoint.kernel.quorum import Denied, Entitled, Expired, Granted, Waiting, rule_on
@@ -74,7 +74,8 @@ async def approve(hand: Hand, node: Approval, path: str, static: str) -> Values:
     ):
         return {}
     ticketed = hand.record.tickets.get(path)
-    covers = covered(node.of, path) if node.of else ""
+    covers = in_same_rounds(node.of, path) if node.of else ""
+    assert covers is not None, f"{path} stands for a call in other rounds; the definition was checked for that"
     if ticketed is None or not ticketed.outcome or ticketed.outcome == "void":
         asked = _what_for(hand, node, path, code)
         if ticketed is None or ticketed.outcome == "void":
@@ -215,12 +216,6 @@ def ticket_for(hand: Hand, path: str) -> Ticketed | None:
     """The ticket of a call: asked for at the call itself, or ahead of it by the approval node that names it."""
     own = hand.record.tickets.get(path)
     return own if own is not None else hand.record.answered.get(path)
-
-
-def covered(of: str, path: str) -> str:
-    """The path of the call that an approval node at ``path`` stands for: in the same rounds."""
-    here = path.split("/")
-    return "/".join(here[at] if name == "*" else name for at, name in enumerate(of.split("/")))
 
 
 async def _ask(hand: Hand, path: str, asked: _Asked, covers: str = "") -> Any:
