@@ -22,22 +22,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from setpoint.adapters.approvers.roster import Approver, Roster, refuse_shared
+from setpoint.adapters.approvers.roster import Approver, refuse_shared
 from setpoint.adapters.keyfile import refuse_exposed_directory
 from setpoint.app import document
 from setpoint.app.document import Document, Problem, parse_documents
 from setpoint.kernel.errors import UsageFault
-from setpoint.ports.clock import Clock
 
 _KEYS: Final = ("name", "roles", "key", "valid_after", "valid_before")
 _REQUIRED: Final = ("name", "roles", "key")
 _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}:[0-9]{2}Z)?")
 _EXAMPLE: Final = "approvers: [{name: anna, roles: [ops], key: ssh-ed25519 AAAA...}]"
-
-
-def open_roster(path: Path, clock: Clock) -> Roster:
-    """The roster of the file at ``path``. Raises as ``read_approvers`` does."""
-    return Roster(read_approvers(path), clock)
 
 
 def read_approvers(path: Path) -> tuple[Approver, ...]:

@@ -63,14 +63,6 @@ def paths_said(paths: Iterable[str]) -> str:
     return ", ".join(map(one_line, paths))
 
 
-def size_said(count: int) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count} {unit}"
-        count //= 1024
-    return f"{count} TiB"
-
-
 def shown_url(url: str) -> str:
     """A store's URL without the password in it."""
     return _PASSWORD.sub("***", url)
