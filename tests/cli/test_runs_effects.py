@@ -92,3 +92,14 @@ def test_what_is_wrong_is_said_and_nothing_is_settled(unknown: Shop, words: tupl
 def test_nothing_open_is_said(shop: Shop):
     assert shop.run("effects", "list").stdout == ""
     assert shop.json("effects", "list", "--open") == {"effects": []}
+
+
+def test_what_a_killed_run_left_in_doubt_is_settled_and_its_key_is_free(unknown: Shop):
+    """B5"""
+    unknown.run("kill", "A-1")
+    assert unknown.json("effects", "list", "--all")["effects"][0]["status"] == "unknown"
+    said = unknown.run("effects", "settle", "gift:A-1", "--run", "A-1", "--not-happened", "--reason", "not there")
+    assert said.stdout.startswith("gift:A-1 of A-1 did not happen") and said.stdout.endswith("its key is free again\n")
+    assert "resume" not in said.stderr
+    again = unknown.run("effects", "settle", "gift:A-1", "--run", "A-1", "--not-happened", code=2)
+    assert "waits to be settled" in again.stderr

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -18,7 +18,7 @@ from setpoint.engine.control import Request, encode_request
 from setpoint.engine.runs.hand import Hand, Shared
 from setpoint.engine.runs.journal import Observer, RunJournal, read_run
 from setpoint.engine.runs.judging import HOW_TO_GIVE_ONE
-from setpoint.engine.runs.messages import drop_late, is_kill, request_of
+from setpoint.engine.runs.messages import IN_DOUBT, drop_late, is_kill, request_of, settle_ended
 from setpoint.engine.runs.program import Program, Values
 from setpoint.engine.runs.pursue import pursue
 from setpoint.engine.slots import ModelSlots
@@ -490,6 +490,28 @@ class Runs:
             )
         request = Request(action, by, text, self.clock.now_ms())
         return self.log.deliver(run_id, key or self.clock.new_id("rq"), encode_request(request))
+
+    async def settle_ended(
+        self,
+        run_id: str,
+        key: str,
+        verdict: Literal["happened", "not_happened"],
+        *,
+        by: str,
+        result: Any = None,
+        message: str = "",
+    ) -> None:
+        """Say what became of an effect that a run which is over (killed) left in doubt: its key is free again, or
+        stands for what was made. IllegalTransition when the run goes on (``tell`` it) or left no such effect.
+        """
+        with self._leased(run_id) as lease:
+            record, head = read_run(self.log, run_id)
+            left = next((one for one in record.effects.values() if one.key == key and one.status in IN_DOUBT), None)
+            if not record.is_terminal or left is None:
+                what = "goes on" if not record.is_terminal else f"left no effect {key!r} in doubt"
+                raise IllegalTransition(f"run {run_id} {what}; nothing was settled")
+            journal = RunJournal(self.log, self.clock, lease, head, record)
+            await settle_ended(journal, left, verdict, result, by=by, message=message)
 
     def resume(self, run_id: str, *, by: str) -> bool:
         """Leave word that a run goes on which is paused, or was asked to pause and has not done so yet. False when

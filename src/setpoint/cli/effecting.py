@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any, Final
@@ -116,30 +117,43 @@ def settle(arguments: Namespace) -> int:
         record, effect = _effect(runtime, arguments)
         if arguments.happened:
             _refuse_misfit(runtime, record, effect, result)
-        if effect.status == "pending":
+        if effect.status == "pending" and not record.is_terminal:
             action, argument = _report(effect, arguments, result)
         else:
             verdict = "happened" if arguments.happened else "not_happened"
             action = "settle"
             argument = {"key": effect.key, "verdict": verdict, "result": result, "message": arguments.reason}
-        runs_without_code(runtime).tell(record.run_id, action, argument, by=finding.me())
+        if record.is_terminal:
+            asyncio.run(_settle_ended(runtime, record, effect, arguments, result))
+        else:
+            runs_without_code(runtime).tell(record.run_id, action, argument, by=finding.me())
         is_owned = runtime.is_owned(record.run_id)
     told = {
         "key": effect.key,
         "run_id": record.run_id,
         "node": effect.node,
         "verdict": "happened" if arguments.happened else "not_happened",
-        "next": None if is_owned else f"setpoint resume {record.run_id}",
+        "next": None if is_owned or record.is_terminal else f"setpoint resume {record.run_id}",
     }
     if arguments.json:
         say_json(told)
         return 0
     word = "happened" if arguments.happened else "did not happen"
     after = "the run goes on" if arguments.happened or effect.compensates else "it may be sent again"
+    if record.is_terminal:
+        after = "its key stands for it" if arguments.happened else "its key is free again"
     say(printable(f"{effect.key} of {record.run_id} {word}, says {finding.me()}: {after}"))
-    if told["next"]:
+    if told["next"] and not record.is_terminal:
         talk(f"  nobody works on it now; a worker takes it up, or: {again(arguments, record.run_id)}", "dim")
     return 0
+
+
+async def _settle_ended(runtime: Runtime, record: RunRecord, effect: Effect, arguments: Namespace, result: Any) -> None:
+    verdict = "happened" if arguments.happened else "not_happened"
+    runs = runs_without_code(runtime)
+    await runs.settle_ended(
+        record.run_id, effect.key, verdict, by=finding.me(), result=result, message=arguments.reason or ""
+    )
 
 
 def _report(effect: Effect, arguments: Namespace, result: Any) -> tuple[str, dict[str, Any]]:
@@ -157,7 +171,7 @@ def _effect(runtime: Runtime, arguments: Namespace) -> tuple[RunRecord, Effect]:
     found = [
         (record, effect)
         for record, effect in open_ones
-        if arguments.key in (effect.key, effect.claim) and _can_settle(effect, arguments)
+        if arguments.key in (effect.key, effect.claim) and _can_settle(record, effect, arguments)
     ]
     if len(found) == 1:
         return found[0]
@@ -179,10 +193,11 @@ def _effect(runtime: Runtime, arguments: Namespace) -> tuple[RunRecord, Effect]:
     )
 
 
-def _can_settle(effect: Effect, arguments: Namespace) -> bool:
+def _can_settle(record: RunRecord, effect: Effect, arguments: Namespace) -> bool:
     """Whether a person has something to say of it: what became of it, or the result that its node could not use."""
-    made = effect.status == "happened" and not effect.compensates
-    return effect.status in ("unknown", "pending") or (made and arguments.happened)
+    made = effect.status == "happened" and not effect.compensates and not record.is_terminal
+    left = record.is_terminal and effect.status == "queued"
+    return effect.status in ("unknown", "pending") or left or (made and arguments.happened)
 
 
 def _open_effects(runtime: Runtime, arguments: Namespace) -> list[tuple[RunRecord, Effect]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from setpoint.engine.runs.hand import Fails, Hand
-from setpoint.kernel.events import Ref
+from setpoint.kernel.events import Finished, Ref
 from setpoint.kernel.run_events import (
     Compensated,
     EffectDelivered,
@@ -21,8 +21,8 @@ from setpoint.kernel.run_events import (
     decode,
 )
 
-Standing = Literal["under way", "unknown", "made", "taken back"]
-_TOLD = frozenset({"EffectQueued", "EffectDelivered", "EffectUnknown", "EffectSettled", "Compensated"})
+Standing = Literal["under way", "left", "unknown", "made", "taken back"]
+_TOLD = frozenset({"Finished", "EffectQueued", "EffectDelivered", "EffectUnknown", "EffectSettled", "Compensated"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,11 @@ def _words(at: Held) -> tuple[str, str]:
             )
         case "under way":
             return "which has it under way", f"start another run when {at.holder} is over"
+        case "left":
+            return (
+                "which was ended while it was under way",
+                f"say what happened with `setpoint effects settle {at.key} --run {at.holder}`, then start another run",
+            )
 
 
 def _in_its_log(hand: Hand, claim: str, key: str, holder: str) -> Held:
@@ -101,6 +106,8 @@ def _in_its_log(hand: Hand, claim: str, key: str, holder: str) -> Held:
                 standing = "under way"
             case EffectQueued(compensates=node) | Compensated(node=node) if queued and node == queued.node:
                 standing = "taken back"
+            case Finished() if standing == "under way":
+                standing = "left"
             case _:
                 pass
     return Held(key, holder, standing, queued.arguments_digest if queued else "", result)

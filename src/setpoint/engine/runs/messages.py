@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from setpoint.engine.control import Request, read_request
 from setpoint.engine.runs.approving import read_decision
 from setpoint.engine.runs.hand import Hand
+from setpoint.engine.runs.journal import RunJournal
 from setpoint.engine.runs.program import CallCode
 from setpoint.kernel import limits
 from setpoint.kernel.effects import said
@@ -74,6 +75,33 @@ def drop_late(hand: Hand) -> None:
             reported = str(_read(request.argument).get("key", ""))
             reason = f"the run was {hand.record.state} when it came"
             hand.journal.add(LateResult(key=reported, position=position, reason=reason))
+
+
+IN_DOUBT = ("queued", "unknown", "pending")
+"""What a run that was killed may leave behind of an effect. Its key stays claimed until somebody says what happened."""
+
+
+async def settle_ended(
+    journal: RunJournal,
+    effect: Effect,
+    verdict: Literal["happened", "not_happened"],
+    result: Any,
+    *,
+    by: str,
+    message: str,
+) -> None:
+    """A person says what became of an effect that a run which is over left in doubt. The run stays as it ended.
+
+    What happened is the stored result of whoever asks for the same; what did not gives its key back.
+    """
+    settled = EffectSettled(node=effect.node, key=effect.key, verdict=verdict, by=by, message=message)
+    if verdict == "happened":
+        found = None if result is None else journal.store(result)
+        delivered = EffectDelivered(node=effect.node, key=effect.key, status="done", how="person", result=found)
+        await journal.write(settled, delivered)
+        return
+    given_up = EffectDelivered(node=effect.node, key=effect.key, status="declined", how="person", message=message)
+    await journal.write(settled, given_up, releases=(effect.claim,))
 
 
 def _requested(request: Request, key: str, position: int) -> ControlRequested:
